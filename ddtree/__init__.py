@@ -1,0 +1,3 @@
+"""ddtree: declarative inference engine for speculative decoding with draft trees."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,11 @@
+"""The base of every YAML model: unknown keys are mistakes, and types are never guessed."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Strict(BaseModel):
+    """A frozen pydantic model that refuses unknown keys and does not convert types (an int may stand for a float)."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
