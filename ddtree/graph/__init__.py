@@ -1,0 +1,1 @@
+"""YAML to step graph: pure Python and NumPy, no CUDA, no Jinja."""

@@ -28,7 +28,11 @@ class DType(StrEnum):
     @property
     def numpy(self) -> np.dtype:
         """The NumPy dtype that stores it exactly; INT4 has none."""
-        return np.dtype({"bf16": ml_dtypes.bfloat16, "fp32": np.float32, "fp64": np.float64, "int32": np.int32, "int64": np.int64}[self.value])
+        return np.dtype(
+            {"bf16": ml_dtypes.bfloat16, "fp32": np.float32, "fp64": np.float64, "int32": np.int32, "int64": np.int64}[
+                self.value
+            ]
+        )
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,16 @@ class Shard:
 class Tensor:
     """An activation. shape[0] is the row capacity of its step; a run may use fewer rows.
 
-    `split` is the axis that tensor parallelism divides (None: every rank holds the whole).
+    split   axis that tensor parallelism divides (None: every rank holds the whole)
+    domain  what the first axis counts: `rows` of the step, the `wanted` ones among them, `sequences`, or `source` rows
+            of an earlier step. Empty in a shape rule's answer: the builder then takes the domain of the first input
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: DType = DType.BF16
     split: int | None = None
+    domain: str = ""
 
     @property
     def width(self) -> int:

@@ -1,0 +1,1 @@
+"""Step graph to CUDA C."""

@@ -1,0 +1,62 @@
+"""YAML models of the ops, made from the op classes: an op's fields are described once, in its own file."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import Field, create_model
+
+from ddtree.graph.expression import Expression
+from ddtree.graph.op import Op
+from ddtree.graph.ops import yaml_ops
+from ddtree.graph.rope import Rope
+from ddtree.graph.strict import Strict
+from ddtree.graph.tensor import Cache, Tensor, Weight
+
+REFERENCE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*(\[[^\[\]]+\])?$"  # name, or name[shape, ...]
+Reference = Annotated[str, Field(pattern=REFERENCE_PATTERN)]
+
+
+def field_kind(hint: Any) -> Any:
+    """The type that decides how YAML writes a field: `Weight | None` is a Weight."""
+    options = (
+        [a for a in typing.get_args(hint) if a is not type(None)] if type(None) in typing.get_args(hint) else [hint]
+    )
+    return options[0]
+
+
+def _yaml_type(hint: Any) -> Any:
+    kind = field_kind(hint)
+    if kind in (Tensor, Weight, Cache, Rope):
+        return Reference
+    if typing.get_origin(kind) is tuple:
+        return list[Reference]
+    if kind in (int, float):
+        return Expression
+    if kind is bool:
+        return bool | str
+    return kind
+
+
+def op_fields(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
+    """Type hint of each field that YAML may write, and whether it must."""
+    hints = typing.get_type_hints(cls)
+    return {
+        f.name: (hints[f.name], f.default is dataclasses.MISSING)
+        for f in dataclasses.fields(cls)
+        if f.name != "origin"
+    }  # fmt: skip
+
+
+def _model(cls: type[Op]) -> type[Strict]:
+    fields: dict[str, Any] = {"op": (Literal[cls.name()], ...)}
+    for name, (hint, required) in op_fields(cls).items():
+        fields[name] = (_yaml_type(hint), ...) if required else (_yaml_type(hint) | None, None)
+    doc = (cls.__doc__ or "").strip().splitlines()[0]
+    return create_model(cls.__name__, __base__=Strict, __doc__=doc, **fields)
+
+
+OP_CLASSES: dict[str, type[Op]] = {cls.name(): cls for cls in yaml_ops()}
+OpNode = Annotated[Union[tuple(_model(cls) for cls in OP_CLASSES.values())], Field(discriminator="op")]  # type: ignore[valid-type]  # noqa: UP007

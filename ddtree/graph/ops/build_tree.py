@@ -1,0 +1,126 @@
+"""The draft tree: the most probable prefixes under the drafter's marginals."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ddtree.graph.cost import Cost, Load
+from ddtree.graph.op import Op, Run
+from ddtree.graph.tensor import DType, Tensor
+
+
+@dataclass
+class DraftTree:
+    """Nodes of one tree in the order in which they were chosen; node 0 is the root and holds the anchor.
+
+    token, parent, depth  [nodes] int32; parent[0] is -1, and a parent always precedes its children
+    score                 [nodes] float64, log-probability of the path under the drafter; 0 for the root
+    """
+
+    token: np.ndarray
+    parent: np.ndarray
+    depth: np.ndarray
+    score: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+
+def best_first(anchor: int, log_prob: np.ndarray, token: np.ndarray, budget: int) -> DraftTree:
+    """The `budget` most probable prefixes, best first (DDTree, Ringel & Romano, arXiv 2604.12989, algorithm 1).
+
+    log_prob, token  [depths, k], best candidate first
+    budget           nodes below the root; fewer when the candidates are exhausted
+
+    Scores are sums of the fp32 log-probabilities in float64; a sibling's score is (score - own) + next, a child's is
+    score + best of the next depth. Equal scores are ordered by the tuple of ranks along the path.
+    """
+    depths, k = log_prob.shape
+    lp = log_prob.astype(np.float64)
+    nodes: list[tuple[int, int, int, float]] = [(anchor, -1, 0, 0.0)]
+    heap: list[tuple[float, tuple[int, ...], int]] = []
+    if budget > 0 and depths and k:
+        heap.append((-lp[0, 0], (0,), 0))
+    while heap and len(nodes) <= budget:
+        negative, ranks, parent = heapq.heappop(heap)
+        depth, rank, score = len(ranks), ranks[-1], -negative
+        nodes.append((int(token[depth - 1, rank]), parent, depth, score))
+        if rank + 1 < k:
+            sibling = (score - lp[depth - 1, rank]) + lp[depth - 1, rank + 1]
+            heapq.heappush(heap, (-sibling, (*ranks[:-1], rank + 1), parent))
+        if depth < depths:
+            heapq.heappush(heap, (-(score + lp[depth, 0]), (*ranks, 0), len(nodes) - 1))
+    token_, parent_, depth_, score_ = zip(*nodes, strict=True)
+    return DraftTree(*(np.array(a, np.int32) for a in (token_, parent_, depth_)), np.array(score_, np.float64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildTree(Op):
+    """Build each sequence's draft tree from the candidates of its drafted slots (best_first).
+
+    anchor           [sequences] int32, the root's token
+    budget           [sequences] int32, nodes below the root
+    log_prob, token  [sequences * depths, k] (TopK)
+    node_token, node_parent, node_depth  [sequences, nodes] int32, -1 beyond `count`
+    node_score       [sequences, nodes] fp64
+    count            [sequences] int32, nodes with the root
+    depths           drafted slots per sequence
+    """
+
+    anchor: Tensor
+    budget: Tensor
+    log_prob: Tensor
+    token: Tensor
+    node_token: Tensor
+    node_parent: Tensor
+    node_depth: Tensor
+    node_score: Tensor
+    count: Tensor
+    depths: int
+    nodes: int
+    template = "build_tree"
+    outputs = ("node_token", "node_parent", "node_depth", "node_score", "count")
+
+    @classmethod
+    def infer(cls, *, anchor: Tensor, nodes: int, **_: Any) -> dict[str, Tensor]:
+        """`nodes` entries per sequence."""
+        shape = (anchor.shape[0], nodes)
+        table = {
+            name: Tensor("", shape, DType.INT32, domain="sequences")
+            for name in ("node_token", "node_parent", "node_depth")
+        }
+        return {
+            **table,
+            "node_score": Tensor("", shape, DType.FP64, domain="sequences"),
+            "count": Tensor("", shape[:1], DType.INT32, domain="sequences"),
+        }
+
+    def check(self) -> None:
+        """Room for the root, and one row of candidates per slot."""
+        self.require(self.nodes >= 1, f"a tree has at least its root, found room for {self.nodes} nodes")
+        rows = self.anchor.shape[0] * self.depths
+        self.require(self.log_prob.shape[0] >= rows, f"candidates for {self.log_prob.shape[0]} slots, {rows} needed")
+
+    def reference(
+        self, run: Run, *, anchor: np.ndarray, budget: np.ndarray, log_prob: np.ndarray, token: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Sequence by sequence."""
+        sequences = len(anchor)
+        ints = [np.full((sequences, self.nodes), -1, np.int32) for _ in range(3)]
+        score, count = np.full((sequences, self.nodes), -np.inf), np.zeros(sequences, np.int32)
+        for s in range(sequences):
+            rows = slice(s * self.depths, (s + 1) * self.depths)
+            tree = best_first(int(anchor[s]), log_prob[rows], token[rows], min(int(budget[s]), self.nodes - 1))
+            for table, values in zip((*ints, score), (tree.token, tree.parent, tree.depth, tree.score), strict=True):
+                table[s, : len(tree)] = values
+            count[s] = len(tree)
+        return (*ints, score, count)
+
+    def cost(self, load: Load) -> Cost:
+        """Candidates read, nodes written."""
+        entries = load.sequences * self.depths * self.log_prob.shape[1]
+        return Cost(read=8 * entries, write=20 * load.sequences * self.nodes)

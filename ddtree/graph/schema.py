@@ -1,0 +1,217 @@
+"""The YAML of a model as strict pydantic models. Field descriptions are the YAML reference.
+
+The operations of blocks are validated by models made from the op classes (op_schema.py), so that an op is described in
+one place only.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from ddtree.graph.expression import Expression
+from ddtree.graph.op_schema import OpNode
+from ddtree.graph.strict import Strict
+from ddtree.graph.text_spec import TextSpec
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+MAX_BUDGET = 63
+
+
+class RopeSpec(Strict):
+    """A rotation rule; see graph/rope.py for the formulas."""
+
+    kind: Literal["plain", "yarn"]
+    dim: Expression = Field(description="elements rotated, an expression of dims")
+    theta: float = Field(gt=1)
+    layout: Literal["interleaved", "half"]
+    factor: float = Field(1.0, ge=1)
+    original: int = Field(0, ge=0, description="yarn: context length the model was first trained with, in positions")
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float = 1.0
+    mscale_all_dim: float = 0.0
+    amplitude: float | Literal["auto"] = Field("auto", description="factor on cos and sin; auto derives it from mscale")
+    softmax_gain: bool = Field(False, description="multiply the attention scale by yarn_gain(mscale_all_dim)**2")
+
+    @model_validator(mode="after")
+    def _yarn_needs_original(self) -> RopeSpec:
+        if self.kind == "yarn" and self.original < 1:
+            raise ValueError("kind yarn needs `original`, the context length of the first training")
+        return self
+
+
+class WeightSpec(Strict):
+    """A parameter and where it stands in the checkpoint."""
+
+    source: str = Field(
+        description="checkpoint tensor name; in a block relative to the layer's prefix; {expert} where stacked"
+    )
+    shape: list[Expression] = Field(min_length=1, max_length=3, description="undivided shape of one tensor")
+    dtype: Literal["bf16", "fp32", "int4"] = "bf16"
+    count: Expression = Field(0, description="stacked tensors (experts); 0 for a single one")
+    group: int = Field(32, description="int4: weights along the input axis that share a scale")
+    replicate: bool = Field(
+        False, description="keep the whole tensor on every rank though its shape names a divided dim"
+    )
+
+
+class CacheSpec(Strict):
+    """Rows kept for each committed position of each layer."""
+
+    row: list[Expression] = Field(min_length=1, max_length=2)
+    dtype: Literal["bf16"] = "bf16"
+    page: Literal[64] = 64
+    window: Expression | None = Field(None, description="positions that stay readable; null keeps all")
+
+
+class BlockSpec(Strict):
+    """A reusable part of a layer."""
+
+    weights: dict[Name, WeightSpec] = {}
+    caches: dict[Name, CacheSpec] = {}
+    ops: list[OpNode] = Field(min_length=1)
+
+
+class Layers(Strict):
+    """A range of layers built from the same blocks."""
+
+    layers: Annotated[str, Field(pattern=r"^\d+\.\.\d+$", description="first..last, both included")]
+    prefix: str = Field("", description="put before the weight sources of the blocks; {layer} is the number")
+    blocks: list[Name] = Field(min_length=1)
+    values: dict[Name, Expression | bool] = Field({}, description="names bound for these layers, such as a window")
+
+
+GraphItem = Layers | OpNode
+
+
+class Checkpoint(Strict):
+    """Where the weights are and which of their tensors belong to the model."""
+
+    weights: str = Field(description="folder of the checkpoint, relative to the YAML file")
+    prefix: str = ""
+    ignore: list[str] = Field([], description="regular expressions of tensor names that are skipped")
+    config: dict[str, Expression | bool | list[Expression] | None] = Field(
+        {}, description="values that the checkpoint's config.json must have, by dotted key; absent keys pass"
+    )
+
+
+class Parallel(Strict):
+    """Tensor parallelism."""
+
+    tensor: int = Field(1, ge=1, le=64, description="ranks")
+    split: list[Name] = Field([], description="dims that the ranks divide")
+
+
+class Tree(Strict):
+    """Shape of the draft tree. It changes speed, never tokens."""
+
+    budget: int = Field(ge=0, le=MAX_BUDGET, description="nodes of the tree, the root not counted")
+    width: int | Literal["auto"] = Field(
+        "auto", description="candidates taken at each depth; auto = the effective budget"
+    )
+    policy: Literal["best_first"] = "best_first"
+
+    @field_validator("width")
+    @classmethod
+    def _positive(cls, v: int | str) -> int | str:
+        if isinstance(v, int) and not 1 <= v <= MAX_BUDGET:
+            raise ValueError(f"width must be auto or 1..{MAX_BUDGET}, found {v}")
+        return v
+
+
+class Stop(Strict):
+    """When generation ends."""
+
+    ids: list[int] = []
+    strings: list[str] = []
+
+
+class Decode(Strict):
+    """The decode loop."""
+
+    drafter: str | None = Field(
+        None, description="YAML of the drafter, relative to this file; null decodes without one"
+    )
+    block_size: int = Field(8, ge=2, description="depth of the tree + 1; at most what the drafter was trained with")
+    tree: Tree
+    sequences: int = Field(1, ge=1, le=64, description="sequences that share a round")
+    loop: list[Literal["draft", "top_k", "build_tree", "verify", "accept", "commit"]]
+    stop: Stop = Stop()
+
+    @field_validator("loop")
+    @classmethod
+    def _known_order(cls, v: list[str]) -> list[str]:
+        full = ["draft", "top_k", "build_tree", "verify", "accept", "commit"]
+        if v not in (full, full[3:]):
+            raise ValueError(f"the loop must be {full} or {full[3:]}, found {v}")
+        return v
+
+
+class Tuning(Strict):
+    """Launch choices per op; none of them changes a sum."""
+
+    threads: int | None = Field(None, ge=32, le=1024)
+    stages: int | None = Field(None, ge=1, le=8)
+    chunk: int | None = Field(None, ge=16, le=4096)
+    blocks_per_sm: int | None = Field(None, ge=1, le=16)
+
+
+class ModelSpec(Strict):
+    """A target model: what it computes, from which weights, and how it decodes."""
+
+    schema_: Literal["ddtree/1"] = Field(alias="schema")
+    kind: Literal["target"] = "target"
+    name: str
+    context: int = Field(ge=64, description="most positions of one sequence")
+    dims: dict[Name, Expression]
+    constants: dict[Name, float] = {}
+    parallel: Parallel = Parallel()
+    checkpoint: Checkpoint
+    rope: dict[Name, RopeSpec] = {}
+    stream: Name = Field("x", description="the residual stream, whose value after a layer is a tap")
+    weights: dict[Name, WeightSpec] = {}
+    blocks: dict[Name, BlockSpec]
+    graph: list[GraphItem] = Field(min_length=1)
+    decode: Decode
+    text: TextSpec
+    tuning: dict[Literal["compute_120f", "sm_90a"], dict[Name, Tuning]] = {}
+
+
+class Taps(Strict):
+    """What the drafter needs of its target."""
+
+    layers: list[int] = Field(min_length=1, description="target layers whose outputs are concatenated, from 0")
+    hidden: Expression
+    vocab: Expression
+    depth: Expression = Field(description="number of target layers")
+
+
+class DrafterSpec(Strict):
+    """A block drafter: context from target features, one forward pass for a whole block."""
+
+    schema_: Literal["ddtree/1"] = Field(alias="schema")
+    kind: Literal["drafter"]
+    name: str
+    dims: dict[Name, Expression]
+    constants: dict[Name, float] = {}
+    parallel: Parallel = Parallel()
+    checkpoint: Checkpoint
+    rope: dict[Name, RopeSpec] = {}
+    taps: Taps
+    block_size: int = Field(ge=2, le=64, description="slots of the trained block, the anchor included")
+    mask_id: int = Field(ge=0, description="token id embedded in the slots that are to be drafted")
+    weights: dict[Name, WeightSpec] = {}
+    blocks: dict[Name, BlockSpec]
+    features: list[GraphItem] = Field(min_length=1, description="ops on the features of newly committed rows")
+    graph: list[GraphItem] = Field(min_length=1, description="ops on the block")
+    tuning: dict[Literal["compute_120f", "sm_90a"], dict[Name, Tuning]] = {}
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON schema of both kinds of file, for editors."""
+    from pydantic import TypeAdapter
+
+    schema = TypeAdapter(ModelSpec | DrafterSpec).json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "ddtree model", **schema}

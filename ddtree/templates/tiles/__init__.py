@@ -1,0 +1,1 @@
+"""Launch choices: one file per op, apart from its meaning and its kernel."""
