@@ -107,7 +107,7 @@ class ReasoningSpec(_Section):
 
     open: str
     close: str
-    implicit_close: list[str] = []
+    implicit_close: list[str] = Field(default_factory=list)
     """Tokens that end the reasoning too when the model forgets `close`."""
 
 
@@ -160,7 +160,7 @@ class ChatSpec(_Section):
     """The template itself, or"""
     template_file: FileInside | None = None
     """a file beside the YAML."""
-    flags: dict[str, bool | int | str] = {}
+    flags: dict[str, bool | int | str] = Field(default_factory=dict)
     """Further template variables, with their defaults; a request may set these and no others."""
     roles: list[str] = Field(min_length=1)
     """Roles that a message may have."""
