@@ -24,7 +24,8 @@ _MAX_SCALE_BITS = 0x7F7F - (3 << 7)
 def _pairs() -> np.ndarray:
     """uint16 [256]: the two int8 values of a packed byte, side by side in memory."""
     byte = np.arange(256, dtype=np.uint8)
-    return np.stack([byte & 15, byte >> 4], axis=-1).astype(np.int8).__sub__(np.int8(8)).view(np.uint16)[:, 0]
+    q = np.stack([byte & 15, byte >> 4], axis=-1).astype(np.int8) - np.int8(8)
+    return q.view(np.uint16)[:, 0]
 
 
 _PAIRS = _pairs()
