@@ -27,8 +27,8 @@ class CacheRows(Protocol):
     def write(self, rows: RowTable, values: np.ndarray) -> None:
         """Store one row of values per row of the table: in scratch for tree rows, in pages otherwise."""
 
-    def gather(self, rows: RowTable, row: int, window: int | None = None) -> np.ndarray:
-        """The cache rows that `row` sees, in position order, itself last; at most the newest `window` of them."""
+    def gather(self, rows: RowTable, row: int) -> np.ndarray:
+        """The rows that `row` sees, in position order, itself last."""
 
     def committed(self, rows: RowTable, sequence: int, first: int) -> np.ndarray:
         """Rows of committed positions `first`.. of a sequence, in position order."""

@@ -127,8 +127,9 @@ class Cache:
 
     name    unique in the graph, for example `layers.3.latent`
     row     shape of one position's row
-    window  positions that stay readable before the newest one; None keeps all of them. A windowed cache is a ring of
-            pages: position p lives in page-table slot (p // page) % ring_pages
+    context most positions of one sequence
+    window  positions that stay readable before the newest one; None keeps all of them. A windowed cache is no paged
+            memory but a ring of its own per sequence: position p lives at p % (pages() * page)
     split   axis of `row` that tensor parallelism divides
     """
 
@@ -136,6 +137,7 @@ class Cache:
     row: tuple[int, ...]
     dtype: DType = DType.BF16
     page: int = 64
+    context: int = 4096
     window: int | None = None
     split: int | None = None
 
@@ -144,7 +146,8 @@ class Cache:
         """Bytes of one position."""
         return prod(self.row) * self.dtype.bits // 8
 
-    def pages(self, context: int) -> int:
-        """Pages that one sequence of `context` positions needs."""
-        kept = context if self.window is None else min(context, self.window)
+    def pages(self, context: int | None = None) -> int:
+        """Pages that one sequence of `context` positions (default: the most) needs."""
+        most = self.context if context is None else context
+        kept = most if self.window is None else self.window
         return -(-kept // self.page)

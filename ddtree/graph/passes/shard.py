@@ -1,0 +1,64 @@
+"""Tensor parallelism: every rank's share of the graph, and the collectives that join the shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ddtree.graph.op import Op
+from ddtree.graph.ops import AllGather, AllReduce
+from ddtree.graph.step_graph import StepGraph
+from ddtree.graph.tensor import Shard, Tensor
+
+# Ops whose inputs must be whole on every rank; a divided input is gathered first.
+_WHOLE_ROWS = ("top_k", "sample")
+
+
+def shard(graph: StepGraph, part: Shard) -> StepGraph:
+    """The graph of rank `part.rank` of `part.size`.
+
+    Divided axes shrink to the rank's part. An op that leaves a partial sum is followed by an all-reduce, a divided
+    tensor that must be whole by an all-gather.
+    """
+    if part.size == 1:
+        return graph
+    ops: list[Op] = []
+    gathered: dict[str, Tensor] = {}
+
+    def whole(t: Tensor, origin: str) -> Tensor:
+        if t.name not in gathered:
+            mine = replace(t, shape=part.divide(t.shape, t.split))
+            full = replace(t, name=f"{t.name}.gathered", split=None)
+            ops.append(AllGather(x=replace(mine, split=None), y=full, ranks=part.size, origin=origin))
+            gathered[t.name] = full
+        return gathered[t.name]
+
+    for op in graph.ops:
+        if op.name() in _WHOLE_ROWS:
+            divided = {t.name: t for t in op.reads() if t.split is not None}
+            wholes = {name: whole(t, op.origin) for name, t in divided.items()}
+            op = op.map_operands(lambda o, w=wholes: w.get(o.name, o))  # type: ignore[misc]
+        mine = op.shard(part)
+        if not mine.is_partial():
+            ops.append(mine)
+            continue
+        (y,) = mine.writes()
+        partial = replace(y, name=f"{y.name}.partial")
+        ops.append(mine.map_operands(_rename(y, partial)))
+        ops.append(AllReduce(x=partial, y=y, ranks=part.size, origin=op.origin))
+
+    def mine_of(t: Tensor) -> Tensor:
+        return gathered.get(t.name) or replace(t, shape=part.divide(t.shape, t.split))
+
+    cut = [_undivided_x(op) for op in ops]
+    outputs = {name: mine_of(t) for name, t in graph.outputs.items()}
+    return replace(graph, ops=tuple(cut), outputs=outputs, shard=part)
+
+
+def _undivided_x(op: Op) -> Op:
+    """An all-gather reads a rank's own columns: in the rank's graph they are the tensor as its writer wrote it."""
+    return replace(op, x=replace(op.x, split=1)) if isinstance(op, AllGather) else op
+
+
+def _rename(old: Tensor, new: Tensor) -> Callable[..., object]:
+    return lambda o: new if o == old else o
