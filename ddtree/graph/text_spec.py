@@ -157,9 +157,9 @@ class ChatSpec(_Section):
     """
 
     template: str | None = None
-    """The template itself, or"""
+    """The template itself; exactly one of this and `template_file`."""
     template_file: FileInside | None = None
-    """a file beside the YAML."""
+    """The template's file, relative to the YAML."""
     flags: dict[str, bool | int | str] = Field(default_factory=dict)
     """Further template variables, with their defaults; a request may set these and no others."""
     roles: list[str] = Field(min_length=1)

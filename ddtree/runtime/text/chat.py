@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from ddtree.runtime.text.messages import check_messages, check_tools
 from ddtree.runtime.text.sandbox import ChatEnvironment
 from ddtree.runtime.text.shield import Shield, strings
 from ddtree.runtime.text.tokenizer import Tokenizer
+
+_TEMPLATE_FRAME = "<template>"  # the file name that Jinja gives to frames of a template made from a string
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,9 @@ class ChatFormat:
         except UsageError:
             raise
         except Exception as error:  # a template may fail in any way that Python can
-            raise self._template_error(f"{type(error).__name__}: {error}") from error
+            frames = traceback.extract_tb(error.__traceback__)
+            line = next((frame.lineno for frame in reversed(frames) if frame.filename == _TEMPLATE_FRAME), None)
+            raise self._template_error(f"{type(error).__name__}: {error}", line or 1) from error
 
     def _flags(self, given: Mapping[str, bool | int | str]) -> dict[str, bool | int | str]:
         for name, value in given.items():

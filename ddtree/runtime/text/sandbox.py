@@ -80,6 +80,13 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         """Whether a template may read the attribute."""
         return attr not in _PADDING and super().is_safe_attribute(obj, attr, value)
 
+    def wrap_str_format(self, value: Any) -> None:
+        """Keeps Jinja from offering its own `str.format`, which can pad; `is_safe_attribute` refuses the method."""
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
+        """Refuses an unsafe attribute at once, where Jinja would print nothing."""
+        raise SecurityError(f"attribute {attribute!r} of {type(obj).__name__} is not allowed in a chat template")
+
     def _check_clock(self) -> None:
         # Filters in constant expressions run while the template is compiled, before any clock is set.
         if monotonic() > getattr(self._clock, "end", float("inf")):

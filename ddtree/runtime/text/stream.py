@@ -116,6 +116,6 @@ class TextStream:
         """Length of the longest tail of the held text that a stop string starts with."""
         for length in range(min(len(self._held), max(map(len, self._stop_strings), default=1) - 1), 0, -1):
             tail = self._held[-length:]
-            if any(len(stop) > length and stop.startswith(tail) for stop in self._stop_strings):
+            if any(stop.startswith(tail) for stop in self._stop_strings):
                 return length
         return 0
