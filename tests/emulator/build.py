@@ -1,0 +1,84 @@
+"""Shared libraries of kernels and of the emulator's runtime, cached by content."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.emulator.compiler import BASE_FLAGS, KERNEL_FLAGS, Compiler, Mode
+
+HERE = Path(__file__).resolve().parent
+SHIM = HERE / "include"
+RUNTIME = HERE / "runtime"
+KERNEL_INCLUDE = HERE.parents[1] / "ddtree" / "templates" / "include"
+
+
+def cache_folder() -> Path:
+    """$DDTREE_EMULATOR_CACHE, else ddtree-emulator in the user's cache folder."""
+    chosen = os.environ.get("DDTREE_EMULATOR_CACHE")
+    folder = (
+        Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ddtree-emulator"
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@functools.cache
+def _tree_digest(folder: Path) -> str:
+    """Hash of every header and source below `folder`."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.suffix in (".h", ".cuh", ".cpp")):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+
+
+def _publish(library: Path, compiler: Compiler, source: str, name: str, flags: list[str], link_with: list[str]) -> None:
+    """Compile `source` to `library`; concurrent builders of one library do not see each other's files."""
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix="build-") as folder:
+        text, code, linked = Path(folder, name), Path(folder, "code.o"), Path(folder, "linked.so")
+        text.write_text(source)
+        compiler.run([*flags, "-x", "c++", "-c", str(text), "-o", str(code)])
+        # Two steps: a sanitizer's flag at the link would pull in its runtime, which the emulator replaces.
+        compiler.run(["-shared", "-o", str(linked), str(code), *link_with], link=True)
+        linked.replace(library)
+
+
+@functools.cache
+def runtime_library(compiler: Compiler) -> Path:
+    """The emulator itself, compiled once per compiler."""
+    flags = [*compiler.flags("fast"), *BASE_FLAGS, f"-I{RUNTIME}", f"-I{SHIM}"]
+    source = "".join(f'#include "{path.name}"\n' for path in sorted(RUNTIME.glob("*.cpp")))
+    key = _key(source, _tree_digest(RUNTIME), _tree_digest(SHIM), compiler.version, *flags)
+    library = cache_folder() / f"libemulator-{key}.so"
+    if not library.exists():
+        _publish(library, compiler, source, "runtime.cpp", flags, [f"-Wl,-soname,{library.name}", "-lm"])
+    return library
+
+
+def kernel_library(
+    source: str,
+    names: Sequence[str],
+    mode: Mode,
+    include_dirs: Sequence[Path],
+    defines: Sequence[str],
+    compiler: Compiler,
+) -> Path:
+    """The library of one kernel source with the entries `names`; compiled on the first request."""
+    runtime = runtime_library(compiler)
+    includes = [*include_dirs, KERNEL_INCLUDE, SHIM]
+    text = f'#line 1 "kernel.cu"\n{source}\n' + "".join(f"EMULATED_KERNEL({name})\n" for name in names)
+    flags = [*compiler.flags(mode), *KERNEL_FLAGS, *(f"-D{d}" for d in defines), *(f"-I{d}" for d in includes)]
+    flags += ["-include", "emulation.h"]
+    key = _key(text, *(_tree_digest(Path(d)) for d in includes), runtime.name, *flags)
+    library = runtime.parent / f"kernel-{key}.so"
+    if not library.exists():
+        _publish(library, compiler, text, "kernel.cu", flags, [str(runtime), "-Wl,-rpath,$ORIGIN", "-lm"])
+    return library
