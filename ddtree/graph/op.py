@@ -57,6 +57,7 @@ class Op:
 
     outputs: ClassVar[tuple[str, ...]] = ("y",)
     template: ClassVar[str] = ""
+    whole: ClassVar[tuple[str, ...]] = ()  # inputs that every rank needs undivided, so that a gather may precede the op
     collective: ClassVar[bool] = False  # its reference takes a list with every rank's array for each input
 
     origin: str = ""

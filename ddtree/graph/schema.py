@@ -137,6 +137,7 @@ class Decode(Strict):
     block_size: int = Field(8, ge=2, description="depth of the tree + 1; at most what the drafter was trained with")
     tree: Tree
     sequences: int = Field(1, ge=1, le=64, description="sequences that share a round")
+    prefill_rows: int = Field(256, ge=1, le=8192, description="prompt rows of one prefill step")
     loop: list[Literal["draft", "top_k", "build_tree", "verify", "accept", "commit"]]
     stop: Stop = Stop()
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ddtree.graph.cost import Cost, Load
 from ddtree.graph.op import Op
-from ddtree.graph.tensor import Cache, Shard, Tensor, Weight
+from ddtree.graph.tensor import WHOLE, Cache, Shard, Tensor, Weight
 
 StepName = Literal["prefill", "draft", "verify", "commit"]
 STEPS: tuple[StepName, ...] = ("prefill", "draft", "verify", "commit")
@@ -21,7 +21,8 @@ class StepGraph:
     inputs   tensors that the caller supplies
     outputs  by the name that callers use: logits, features, ...
     rows     row capacity
-    tree     True when its rows are tree nodes (decode kernels), False for prompt and committed rows (prefill kernels)
+    tree     True when its rows are tree nodes, which are cached in scratch; False for committed rows, cached in pages
+    decode   True for generated rows (decode kernels), False for prompt rows (prefill kernels)
     offsets  arena offset in bytes of every tensor that an op writes, from the memory pass; empty before it
     """
 
@@ -31,7 +32,8 @@ class StepGraph:
     outputs: dict[str, Tensor]
     rows: int
     tree: bool
-    shard: Shard = Shard()
+    decode: bool
+    shard: Shard = WHOLE
     offsets: dict[str, int] = field(default_factory=dict)
     arena: int = 0
 

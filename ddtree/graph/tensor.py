@@ -54,6 +54,9 @@ class Shard:
         return slice(self.rank * part, (self.rank + 1) * part)
 
 
+WHOLE = Shard()
+
+
 @dataclass(frozen=True)
 class Tensor:
     """An activation. shape[0] is the row capacity of its step; a run may use fewer rows.
@@ -88,7 +91,7 @@ class Tensor:
 class Weight:
     """A parameter of the model and where it stands in the checkpoint.
 
-    name    unique in the graph, for example `layers.3.q_a`
+    name    unique in the graph, the source with a prefix for the drafter
     source  checkpoint tensor name without the file's prefix; contains `{expert}` where `count` tensors are stacked
     full    shape of one checkpoint tensor, undivided, in elements (for INT4: of the unpacked matrix)
     dtype   BF16 or FP32 as stored, or INT4 (three tensors: source + `_packed`, `_scale`, `_shape`)
@@ -105,7 +108,7 @@ class Weight:
     split: int | None = None
     count: int = 0
     group: int = 32
-    shard: Shard = Shard()
+    shard: Shard = WHOLE
 
     @property
     def shape(self) -> tuple[int, ...]:

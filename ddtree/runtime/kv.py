@@ -26,7 +26,9 @@ class PagePool:
         for slot in range(-(-positions // PAGE)):
             if self.table[sequence, slot] < 0:
                 if not self.free:
-                    raise UsageError(f"all {self.total} KV pages of {PAGE} positions are in use; serve fewer or shorter sequences")
+                    raise UsageError(
+                        f"all {self.total} KV pages of {PAGE} positions are in use; serve fewer or shorter sequences"
+                    )
                 self.table[sequence, slot] = self.free.pop()
 
     def release(self, sequence: int) -> list[int]:

@@ -64,7 +64,8 @@ class BuildTree(Op):
 
     anchor           [sequences] int32, the root's token
     budget           [sequences] int32, nodes below the root
-    log_prob, token  [sequences * depths, k] (TopK)
+    log_prob, token  [drafted rows, k] (TopK): candidates of the wanted rows of the step's row table, `depths` consecutive
+                     ones per sequence that drafts; a sequence without rows gets no tree (count 0)
     node_token, node_parent, node_depth  [sequences, nodes] int32, -1 beyond `count`
     node_score       [sequences, nodes] fp64
     count            [sequences] int32, nodes with the root
@@ -112,8 +113,9 @@ class BuildTree(Op):
         sequences = len(anchor)
         ints = [np.full((sequences, self.nodes), -1, np.int32) for _ in range(3)]
         score, count = np.full((sequences, self.nodes), -np.inf), np.zeros(sequences, np.int32)
-        for s in range(sequences):
-            rows = slice(s * self.depths, (s + 1) * self.depths)
+        drafted = run.rows.sequence if run.rows.wanted is None else run.rows.sequence[run.rows.wanted]
+        for s in np.unique(drafted):
+            rows = np.flatnonzero(drafted == s)
             tree = best_first(int(anchor[s]), log_prob[rows], token[rows], min(int(budget[s]), self.nodes - 1))
             for table, values in zip((*ints, score), (tree.token, tree.parent, tree.depth, tree.score), strict=True):
                 table[s, : len(tree)] = values

@@ -91,6 +91,7 @@ class Sample(Op):
     seed: Tensor
     token: Tensor
     template = "sample"
+    whole = ("logits",)
     outputs = ("token",)
 
     @classmethod
@@ -99,11 +100,8 @@ class Sample(Op):
         return {"token": Tensor("", logits.shape[:1], DType.INT32)}
 
     def check(self) -> None:
-        """Logits are whole."""
-        self.require(
-            self.logits.split is None and self.logits.dtype is DType.FP32,
-            "logits must be fp32 and gathered from all ranks",
-        )
+        """Logits are fp32."""
+        self.require(self.logits.dtype is DType.FP32, "logits must be fp32")
 
     def reference(self, run: Run, *, logits: np.ndarray, **request: np.ndarray) -> np.ndarray:
         """Row by row, each with its own sequence's request."""

@@ -10,9 +10,6 @@ from ddtree.graph.ops import AllGather, AllReduce
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import Shard, Tensor
 
-# Ops whose inputs must be whole on every rank; a divided input is gathered first.
-_WHOLE_ROWS = ("top_k", "sample")
-
 
 def shard(graph: StepGraph, part: Shard) -> StepGraph:
     """The graph of rank `part.rank` of `part.size`.
@@ -29,13 +26,13 @@ def shard(graph: StepGraph, part: Shard) -> StepGraph:
         if t.name not in gathered:
             mine = replace(t, shape=part.divide(t.shape, t.split))
             full = replace(t, name=f"{t.name}.gathered", split=None)
-            ops.append(AllGather(x=replace(mine, split=None), y=full, ranks=part.size, origin=origin))
+            ops.append(AllGather(x=mine, y=full, ranks=part.size, origin=origin))
             gathered[t.name] = full
         return gathered[t.name]
 
     for op in graph.ops:
-        if op.name() in _WHOLE_ROWS:
-            divided = {t.name: t for t in op.reads() if t.split is not None}
+        if op.whole:
+            divided = {t.name: t for field in op.whole if (t := getattr(op, field)).split is not None}
             wholes = {name: whole(t, op.origin) for name, t in divided.items()}
             op = op.map_operands(lambda o, w=wholes: w.get(o.name, o))  # type: ignore[misc]
         mine = op.shard(part)
@@ -50,14 +47,8 @@ def shard(graph: StepGraph, part: Shard) -> StepGraph:
     def mine_of(t: Tensor) -> Tensor:
         return gathered.get(t.name) or replace(t, shape=part.divide(t.shape, t.split))
 
-    cut = [_undivided_x(op) for op in ops]
     outputs = {name: mine_of(t) for name, t in graph.outputs.items()}
-    return replace(graph, ops=tuple(cut), outputs=outputs, shard=part)
-
-
-def _undivided_x(op: Op) -> Op:
-    """An all-gather reads a rank's own columns: in the rank's graph they are the tensor as its writer wrote it."""
-    return replace(op, x=replace(op.x, split=1)) if isinstance(op, AllGather) else op
+    return replace(graph, ops=tuple(ops), outputs=outputs, shard=part)
 
 
 def _rename(old: Tensor, new: Tensor) -> Callable[..., object]:

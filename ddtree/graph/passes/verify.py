@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ddtree.graph.op import OpError
+from ddtree.graph.passes.memory import lifetimes
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import Cache, Tensor, Weight
 
 
-class BrokenGraph(AssertionError):
+class BrokenGraphError(AssertionError):
     """A graph that violates an invariant; always a fault of the pass named in the message."""
 
 
@@ -15,15 +16,17 @@ def verify(graph: StepGraph, after: str) -> None:
     """Check that every tensor is written once before it is read, that equal names mean equal things, that every op's
     operands fit, and that tensors that live at the same time do not share memory. `after` names the pass."""
 
-    def broken(message: str) -> BrokenGraph:
-        return BrokenGraph(f"after {after}: step {graph.name}: {message}")
+    def broken(message: str) -> BrokenGraphError:
+        return BrokenGraphError(f"after {after}: step {graph.name}: {message}")
 
     known: dict[str, Tensor | Weight | Cache] = {t.name: t for t in graph.inputs.values()}
     for op in graph.ops:
         for field, operand in op.operands():
             written = field in op.outputs
             if isinstance(operand, Tensor) and written == (operand.name in known):
-                raise broken(f"{op.name()} {'writes' if written else 'reads'} {operand.name!r} {'twice' if written else 'before it is written'}")
+                raise broken(
+                    f"{op.name()} {'writes' if written else 'reads'} {operand.name!r} {'twice' if written else 'before it is written'}"
+                )
             if known.setdefault(operand.name, operand) != operand:
                 raise broken(f"{operand.name!r} means two different things")
         try:
@@ -34,22 +37,28 @@ def verify(graph: StepGraph, after: str) -> None:
         if known.get(tensor.name) != tensor:
             raise broken(f"output {name!r} is not written")
     if graph.offsets:
-        _no_overlap(graph, broken)
+        _no_overlap(graph)
 
 
-def _no_overlap(graph: StepGraph, broken: object) -> None:
-    from ddtree.graph.passes.memory import lifetimes
-
-    spans = sorted((first, last, graph.offsets[name], name) for name, (first, last) in lifetimes(graph).items() if name in graph.offsets)
+def _no_overlap(graph: StepGraph) -> None:
+    spans = sorted(
+        (first, last, graph.offsets[name], name)
+        for name, (first, last) in lifetimes(graph).items()
+        if name in graph.offsets
+    )
     sizes = {name: t.nbytes for name, t in graph.tensors().items()}
     for i, (first, last, offset, name) in enumerate(spans):
         for first2, _, offset2, name2 in spans[i + 1 :]:
-            if first2 <= last and offset < offset2 + sizes[name2] and offset2 < offset + sizes[name]:
-                raise BrokenGraph(f"after memory: step {graph.name}: {name!r} and {name2!r} live together at op {first} and share bytes")
+            if first2 > last:
+                break
+            if offset < offset2 + sizes[name2] and offset2 < offset + sizes[name]:
+                raise BrokenGraphError(
+                    f"after memory: step {graph.name}: {name!r} and {name2!r} live together at op {first} and share bytes"
+                )
 
 
 def verify_ranks(graphs: list[StepGraph]) -> None:
     """Check that all ranks run the same ops in the same order, so that their collectives meet."""
     kinds = [[(type(op).__name__, op.origin) for op in g.ops] for g in graphs]
     if any(k != kinds[0] for k in kinds):
-        raise BrokenGraph(f"after shard: step {graphs[0].name}: ranks run different ops")
+        raise BrokenGraphError(f"after shard: step {graphs[0].name}: ranks run different ops")

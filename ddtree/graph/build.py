@@ -1,0 +1,267 @@
+"""From a loaded model to step graphs: expand layers and blocks, place the decode loop's ops, then run the passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddtree.graph.model import Model, Source
+from ddtree.graph.op import Op
+from ddtree.graph.ops import Accept, BuildTree, CacheCommit, ConcatTaps, GatherRows, Sample, SelectRows, Stop, TopK
+from ddtree.graph.passes.memory import plan_memory
+from ddtree.graph.passes.shard import shard
+from ddtree.graph.passes.verify import verify, verify_ranks
+from ddtree.graph.rows import MAX_ROWS
+from ddtree.graph.schema import Layers
+from ddtree.graph.scope import Scope
+from ddtree.graph.step_graph import StepGraph, StepName
+from ddtree.graph.tensor import DType, Shard, Tensor
+from ddtree.graph.yaml_text import Path_
+
+DRAFT = "draft."  # prefix of everything that belongs to the drafter
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes that fix the shapes of every step.
+
+    sequences  sequence slots of a round       prefill   rows of a prefill step
+    depths     drafted slots that are used     block     slots of the drafter's trained block, 0 without a drafter
+    nodes      room for a tree, root included  width     candidates per drafted slot
+    """
+
+    sequences: int
+    prefill: int
+    depths: int
+    block: int
+    nodes: int
+    width: int
+
+    @staticmethod
+    def of(model: Model) -> Limits:
+        """The limits that a model's YAML sets."""
+        decode = model.target.spec.decode
+        vocab, budget = int(model.target.names.get("vocab", 1)), decode.tree.budget
+        width = budget if decode.tree.width == "auto" else decode.tree.width
+        drafting = model.drafter is not None and decode.loop[0] == "draft"
+        return Limits(
+            decode.sequences,
+            decode.prefill_rows,
+            decode.block_size - 1 if drafting else 0,
+            model.drafter.spec.block_size if model.drafter and drafting else 0,
+            budget + 1,
+            max(1, min(width, vocab)),
+        )
+
+
+class Builder:
+    """Expands the YAML of a model into the ops of its steps."""
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.limits = model, Limits.of(model)
+        self.drafter = model.drafter if self.limits.block else None
+        self.context = (
+            model.target.spec.context + MAX_ROWS
+        )  # the last round may commit past the limit; that text is cut
+        self.rows = {
+            "prefill": self.limits.prefill,
+            "draft": self.limits.sequences * self.limits.block,
+            "verify": MAX_ROWS,
+            "commit": min(MAX_ROWS, self.limits.sequences * (self.limits.depths + 1)),
+        }
+
+    def build(self, step: StepName) -> StepGraph:
+        """The undivided graph of one step."""
+        return {"prefill": self._prefill, "draft": self._draft, "verify": self._verify, "commit": self._commit}[step]()
+
+    def _scope(self, source: Source[Any], space: str, tensors: dict[str, Tensor], wanted: int = 0) -> Scope:
+        scope = Scope(
+            source, self.context, space, tensors=tensors, wanted=wanted, used={t.name: 1 for t in tensors.values()}
+        )
+        for name, spec in source.spec.weights.items():
+            scope.add_weight(name, spec, "", ("weights", name))
+        return scope
+
+    def _expand(
+        self, scope: Scope, section: str, *, keep_rows: bool = True, taps: Sequence[int] = ()
+    ) -> tuple[list[Op], list[Tensor]]:
+        """Ops of one section of the file, and the residual stream after each tapped layer."""
+        spec = scope.source.spec
+        ops: list[Op] = []
+        tapped: dict[int, Tensor] = {}
+        for i, item in enumerate(getattr(spec, section)):
+            path: Path_ = (section, i)
+            if not isinstance(item, Layers):
+                self._append(ops, scope, item, path, keep_rows)
+                continue
+            first, last = (int(n) for n in item.layers.split(".."))
+            for layer in range(first, last + 1):
+                self._layer(ops, scope, item, layer, path, keep_rows)
+                if layer in taps:
+                    tapped[layer] = scope.tensors[spec.stream]
+        return ops, [tapped[layer] for layer in taps]
+
+    def _layer(self, ops: list[Op], scope: Scope, item: Layers, layer: int, path: Path_, keep_rows: bool) -> None:
+        spec, doc = scope.source.spec, scope.source.doc
+        values = {
+            name: v if isinstance(v, bool) else scope.number(v, (*path, "values", name)) for name, v in item.values.items()
+        }  # fmt: skip
+        inner = scope.child(f"layers.{layer}.", {**values, "layer": layer})
+        prefix = item.prefix.replace("{layer}", str(layer))
+        for j, name in enumerate(item.blocks):
+            if name not in spec.blocks:
+                raise doc.error((*path, "blocks", j), f"unknown block {name!r}; known: {', '.join(spec.blocks)}")
+            block, at = spec.blocks[name], ("blocks", name)
+            for key, weight in block.weights.items():
+                inner.add_weight(key, weight, prefix, (*at, "weights", key))
+            for key, cache in block.caches.items():
+                inner.add_cache(key, cache, (*at, "caches", key))
+            for k, node in enumerate(block.ops):
+                self._append(ops, inner, node, (*at, "ops", k), keep_rows)
+
+    @staticmethod
+    def _append(ops: list[Op], scope: Scope, node: Any, path: Path_, keep_rows: bool) -> None:
+        op = scope.make(node, path)
+        if isinstance(op, SelectRows) and keep_rows:  # every row is wanted: the name stands for x itself
+            scope.tensors[node.y] = op.x
+            return
+        ops.append(op)
+
+    def _target(self, step: StepName, *, keep_rows: bool) -> tuple[list[Op], dict[str, Tensor], dict[str, Tensor]]:
+        """The target's forward pass: ops, inputs and outputs."""
+        ids = Tensor("ids", (self.rows[step],), DType.INT32, domain="rows")
+        scope = self._scope(self.model.target, "", {"ids": ids}, self.limits.sequences)
+        taps = self.drafter.spec.taps.layers if self.drafter else []
+        ops, tapped = self._expand(scope, "graph", keep_rows=keep_rows, taps=taps)
+        if "logits" not in scope.tensors:
+            raise self.model.target.doc.error(("graph",), "the graph must write a tensor named 'logits'")
+        outputs = {"logits": scope.tensors["logits"]}
+        if tapped:
+            ops.append(self._loop(ConcatTaps, taps=tuple(tapped), y="features"))
+            outputs["features"] = ops[-1].writes()[0]
+        return ops, {"ids": ids}, outputs
+
+    def _loop(self, cls: type[Op], **fields: Any) -> Op:
+        """An op of the decode loop: outputs are given by name and get their shapes from the op's rule."""
+        names = {name: fields.pop(name, name) for name in cls.outputs}
+        first = next((v for v in fields.values() if isinstance(v, Tensor)), None) or next(
+            (v[0] for v in fields.values() if isinstance(v, tuple) and v and isinstance(v[0], Tensor)), None
+        )
+        inferred = cls.infer(**fields)
+        outputs = {
+            name: Tensor(names[name], t.shape, t.dtype, t.split, t.domain or (first.domain if first else "rows"))
+            for name, t in inferred.items()
+        }  # fmt: skip
+        return cls(**fields, **outputs, origin=str(self.model.target.doc.mark(("decode", "loop"), key=True)))
+
+    def _request(self) -> dict[str, Tensor]:
+        """Per-sequence sampling parameters."""
+        types = {"temperature": DType.FP32, "top_k": DType.INT32, "top_p": DType.FP32, "seed": DType.INT64}
+        return {
+            name: Tensor(name, (self.limits.sequences,), dtype, domain="sequences") for name, dtype in types.items()
+        }
+
+    def _per_sequence(self, name: str) -> Tensor:
+        return Tensor(name, (self.limits.sequences,), DType.INT32, domain="sequences")
+
+    def _context_ops(self, features: Tensor) -> list[Op]:
+        """The drafter's context rows of newly committed positions."""
+        assert self.drafter is not None
+        return self._expand(self._scope(self.drafter, DRAFT, {"features": features}), "features")[0]
+
+    def _prefill(self) -> StepGraph:
+        ops, inputs, outputs = self._target("prefill", keep_rows=False)
+        request = self._request()
+        ops.append(self._loop(Sample, logits=outputs["logits"], token="token", **request))
+        outputs["token"] = ops[-1].writes()[0]
+        if self.drafter:
+            ops += self._context_ops(outputs["features"])
+        return StepGraph(
+            "prefill", tuple(ops), {**inputs, **request}, outputs, self.rows["prefill"], tree=False, decode=False
+        )
+
+    def _draft(self) -> StepGraph:
+        assert self.drafter is not None
+        ids = Tensor("ids", (self.rows["draft"],), DType.INT32, domain="rows")
+        scope = self._scope(self.drafter, DRAFT, {"ids": ids}, self.limits.sequences * self.limits.depths)
+        shared = self._scope(self.model.target, "", {})
+        scope.weights.update({f"target.{name}": weight for name, weight in shared.weights.items()})
+        ops, _ = self._expand(scope, "graph", keep_rows=False)
+        if "logits" not in scope.tensors:
+            raise self.drafter.doc.error(("graph",), "the graph must write a tensor named 'logits'")
+        ops.append(
+            self._loop(
+                TopK, logits=scope.tensors["logits"], k=self.limits.width, log_prob="log_prob", token="candidate"
+            )
+        )
+        log_prob, token = ops[-1].writes()
+        anchor, budget = self._per_sequence("anchor"), self._per_sequence("budget")
+        tree = self._loop(
+            BuildTree,
+            anchor=anchor,
+            budget=budget,
+            log_prob=log_prob,
+            token=token,
+            depths=self.limits.depths,
+            nodes=self.limits.nodes,
+        )
+        outputs = {"log_prob": log_prob, "candidate": token, **{t.name: t for t in tree.writes()}}
+        inputs = {"ids": ids, "anchor": anchor, "budget": budget}
+        return StepGraph("draft", (*ops, tree), inputs, outputs, self.rows["draft"], tree=False, decode=True)
+
+    def _verify(self) -> StepGraph:
+        ops, inputs, outputs = self._target("verify", keep_rows=True)
+        request, remaining = self._request(), self._per_sequence("remaining")
+        ops.append(self._loop(Sample, logits=outputs["logits"], token="chosen", **request))
+        outputs["chosen"] = ops[-1].writes()[0]
+        walk = self._loop(
+            Accept,
+            ids=inputs["ids"],
+            chosen=outputs["chosen"],
+            depths=self.limits.depths,
+            sequences=self.limits.sequences,
+        )
+        end = self._loop(
+            Stop, emitted=walk.emitted, length=walk.length, remaining=remaining, ids=tuple(self.model.target.spec.decode.stop.ids)  # type: ignore[attr-defined]
+        )  # fmt: skip
+        outputs.update({t.name: t for t in (*walk.writes(), *end.writes())})
+        inputs = {**inputs, **request, "remaining": remaining}
+        return StepGraph("verify", (*ops, walk, end), inputs, outputs, MAX_ROWS, tree=True, decode=True)
+
+    def _commit(self) -> StepGraph:
+        path = Tensor("path", (self.limits.sequences, self.limits.depths + 1), DType.INT32, domain="sequences")
+        length = self._per_sequence("length")
+        caches = self._verify().caches().values()
+        ops: list[Op] = [self._loop(CacheCommit, path=path, length=length, cache=cache) for cache in caches]
+        inputs = {"path": path, "length": length}
+        if self.drafter:
+            taps, hidden = self.drafter.spec.taps, int(self.model.target.names["hidden"])
+            features = Tensor("features", (MAX_ROWS, len(taps.layers) * hidden), domain="source")
+            ops.append(self._loop(GatherRows, x=features, rows=self.rows["commit"], y="committed_features"))
+            ops += self._context_ops(ops[-1].writes()[0])
+            inputs["features"] = features
+        return StepGraph("commit", tuple(ops), inputs, {}, self.rows["commit"], tree=False, decode=True)
+
+
+def steps_of(model: Model) -> tuple[StepName, ...]:
+    """The steps of a model's loop: without a drafter there is nothing to draft."""
+    return ("prefill", "draft", "verify", "commit") if Limits.of(model).block else ("prefill", "verify", "commit")
+
+
+def build_step(model: Model, step: StepName, rank: int = 0) -> StepGraph:
+    """The graph of one step for one rank, after all passes, each checked."""
+    graph = Builder(model).build(step)
+    verify(graph, "build")
+    graph = shard(graph, Shard(model.ranks, rank))
+    verify(graph, "shard")
+    graph = plan_memory(graph)
+    verify(graph, "memory")
+    return graph
+
+
+def build_ranks(model: Model, step: StepName) -> list[StepGraph]:
+    """The graphs of all ranks."""
+    graphs = [build_step(model, step, rank) for rank in range(model.ranks)]
+    verify_ranks(graphs)
+    return graphs

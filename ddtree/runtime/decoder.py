@@ -1,0 +1,246 @@
+"""Prompts and rounds: the decode loop over step executors, for several sequences at once.
+
+The decoder knows no text and no stop strings; it turns prompt ids into a first token and rounds into accepted tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from ddtree.errors import DeviceError, UsageError
+from ddtree.graph.build import Limits
+from ddtree.graph.ops.build_tree import DraftTree
+from ddtree.graph.rows import MAX_ROWS, RowTable
+from ddtree.graph.step_graph import StepName
+from ddtree.runtime.kv import NumpyCache, PagePool
+
+
+class StepExecutor(Protocol):
+    """Runs one step of the loop."""
+
+    def run(self, inputs: Mapping[str, np.ndarray], rows: RowTable) -> dict[str, np.ndarray]:
+        """Inputs and outputs by the names of the step graph."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a sequence's tokens are chosen. temperature 0 is greedy; top_k 0 and top_p 1 keep every token."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.temperature < float("inf")):
+            raise UsageError(f"the temperature must be 0 or positive, found {self.temperature}")
+        if self.top_k < 0:
+            raise UsageError(f"top-k must be 0 (all tokens) or positive, found {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top-p must be above 0 and at most 1, found {self.top_p}")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"the seed must be 0..2**63-1, found {self.seed}")
+
+
+@dataclass
+class Round:
+    """What one round did for one sequence.
+
+    tree     the tree that was verified         path   accepted nodes of it, the root first
+    emitted  the round's new tokens: those of path[1:], then the bonus
+    seconds  time of the whole round by phase, shared by the sequences of the round
+    """
+
+    tree: DraftTree
+    path: list[int]
+    emitted: list[int]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Slot:
+    """One sequence: committed positions, the emitted token that is not committed yet, and its request."""
+
+    sampling: Sampling
+    committed: int = 0
+    anchor: int = 0
+    remaining: int = 0
+
+
+class Decoder:
+    """Sequences in slots 0..limits.sequences-1, decoded in rounds that share at most 64 rows.
+
+    steps   an executor per step          pool    KV pages of all sequences
+    caches  every rank's cache arrays     vocab   ids are 0..vocab-1
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        steps: Mapping[StepName, StepExecutor],
+        caches: Sequence[NumpyCache],
+        *,
+        budget: int,
+        mask_id: int,
+        vocab: int,
+        context: int,
+        pages: int | None = None,
+    ) -> None:
+        self.limits, self.steps, self.caches = limits, steps, list(caches)
+        self.budget, self.mask_id, self.vocab, self.context = budget, mask_id, vocab, context
+        most = context + MAX_ROWS
+        self.pool = PagePool(pages or limits.sequences * -(-most // 64), limits.sequences, most)
+        self.slots: dict[int, _Slot] = {}
+
+    def start(self, prompt: Sequence[int], sampling: Sampling, max_tokens: int) -> tuple[int, int]:
+        """Prefill a prompt in a free slot; returns the slot and the first token. Raises UsageError."""
+        self._check(prompt, max_tokens)
+        free = next((s for s in range(self.limits.sequences) if s not in self.slots), None)
+        if free is None:
+            raise UsageError(f"all {self.limits.sequences} sequence slots are in use")
+        state = self.slots[free] = _Slot(sampling, remaining=max_tokens)
+        try:
+            self.pool.reserve(free, len(prompt))
+            for first in range(0, len(prompt), self.limits.prefill):
+                chunk = np.asarray(prompt[first : first + self.limits.prefill], np.int32)
+                token = self._prefill(free, chunk, last=first + len(chunk) == len(prompt))
+                state.committed += len(chunk)
+        except BaseException:
+            self.end(free)
+            raise
+        state.anchor, state.remaining = token, max_tokens - 1
+        return free, token
+
+    def end(self, slot: int) -> None:
+        """Forget a sequence and give its pages back."""
+        del self.slots[slot]
+        pages = self.pool.release(slot)
+        for cache in self.caches:
+            cache.poison(slot, pages)
+
+    def round(self) -> dict[int, Round]:
+        """Draft, verify, accept and commit once for every sequence; returns what happened, by slot."""
+        if not self.slots:
+            return {}
+        clock = [time.perf_counter()]
+        trees = self._draft() if self.limits.block else {s: _root(state.anchor) for s, state in self.slots.items()}
+        clock.append(time.perf_counter())
+        rows = self._tree_rows(trees)
+        ids = np.concatenate([trees[s].token for s in trees])
+        out = self.steps["verify"].run({"ids": ids, **self._request(), "remaining": self._each("remaining")}, rows)
+        if (out["chosen"] < 0).any() or np.isnan(out["logits"]).any():
+            raise DeviceError(
+                "the model's logits are NaN; the weights or the numerics are broken, no text was made of them"
+            )
+        clock.append(time.perf_counter())
+        self._commit(rows, out)
+        clock.append(time.perf_counter())
+        seconds = dict(zip(("draft", "verify", "commit"), np.diff(clock).tolist(), strict=True))
+        return {s: self._advance(s, tree, out, seconds) for s, tree in trees.items()}
+
+    def _check(self, prompt: Sequence[int], max_tokens: int) -> None:
+        if not len(prompt):
+            raise UsageError("the prompt is empty; give at least one token")
+        if max_tokens < 1:
+            raise UsageError(f"the number of tokens to generate must be at least 1, found {max_tokens}")
+        bad = next((t for t in prompt if not 0 <= t < self.vocab), None)
+        if bad is not None:
+            raise UsageError(f"token id {bad} is outside 0..{self.vocab - 1}")
+        if len(prompt) + max_tokens > self.context:
+            raise UsageError(
+                f"a prompt of {len(prompt)} tokens and {max_tokens} new ones exceed the context of {self.context}; "
+                f"shorten the prompt or ask for at most {max(0, self.context - len(prompt))}"
+            )
+
+    def _table(self, sequence: np.ndarray, position: np.ndarray, *, tree: bool = False, **more: np.ndarray) -> RowTable:
+        none = np.full(len(sequence), -1, np.int32)
+        columns = {"parent": none, "node": none, **more}
+        return RowTable(
+            sequence.astype(np.int32),
+            position.astype(np.int32),
+            committed=self._each("committed"),
+            pages=self.pool.table,
+            tree=tree,
+            **columns,
+        )
+
+    def _each(self, name: str) -> np.ndarray:
+        """One value of every slot, 0 for free slots."""
+        values = np.zeros(self.limits.sequences, np.int32)
+        for s, state in self.slots.items():
+            values[s] = getattr(state, name)
+        return values
+
+    def _request(self) -> dict[str, np.ndarray]:
+        types = {"temperature": np.float32, "top_k": np.int32, "top_p": np.float32, "seed": np.int64}
+        table = {name: np.zeros(self.limits.sequences, dtype) for name, dtype in types.items()}
+        for s, state in self.slots.items():
+            for name, values in table.items():
+                values[s] = getattr(state.sampling, name)
+        return table
+
+    def _prefill(self, slot: int, chunk: np.ndarray, *, last: bool) -> int:
+        position = self.slots[slot].committed + np.arange(len(chunk))
+        wanted = np.array([len(chunk) - 1] if last else [], np.int32)
+        rows = self._table(np.full(len(chunk), slot), position, wanted=wanted)
+        out = self.steps["prefill"].run({"ids": chunk, **self._request()}, rows)
+        if np.isnan(out["logits"]).any() or (out["token"] < 0).any():
+            raise DeviceError("the model's logits are NaN after the prompt; the weights or the numerics are broken")
+        return int(out["token"][0]) if last else -1
+
+    def _draft(self) -> dict[int, DraftTree]:
+        block, depths = self.limits.block, self.limits.depths
+        slots = list(self.slots)
+        sequence = np.repeat(slots, block)
+        position = np.concatenate([self.slots[s].committed + np.arange(block) for s in slots])
+        wanted = np.concatenate([i * block + 1 + np.arange(depths) for i in range(len(slots))]).astype(np.int32)
+        ids = np.full((len(slots), block), self.mask_id, np.int32)
+        ids[:, 0] = [self.slots[s].anchor for s in slots]
+        budget = np.full(self.limits.sequences, min(self.budget, MAX_ROWS // len(slots) - 1), np.int32)
+        inputs = {"ids": ids.reshape(-1), "anchor": self._each("anchor"), "budget": budget}
+        out = self.steps["draft"].run(inputs, self._table(sequence, position, wanted=wanted))
+        trees = {}
+        for s in slots:
+            n = int(out["count"][s])
+            trees[s] = DraftTree(*(out[f"node_{name}"][s, :n] for name in ("token", "parent", "depth", "score")))
+        return trees
+
+    def _tree_rows(self, trees: dict[int, DraftTree]) -> RowTable:
+        sizes = [len(t) for t in trees.values()]
+        first = np.repeat(np.cumsum([0, *sizes[:-1]]), sizes)
+        parent = np.concatenate([t.parent for t in trees.values()])
+        node = np.concatenate([np.arange(n) for n in sizes]).astype(np.int32)
+        sequence = np.repeat(list(trees), sizes)
+        position = self._each("committed")[sequence] + np.concatenate([t.depth for t in trees.values()])
+        return self._table(
+            sequence, position, tree=True, parent=np.where(parent < 0, -1, parent + first).astype(np.int32), node=node
+        )
+
+    def _commit(self, verified: RowTable, out: dict[str, np.ndarray]) -> None:
+        path, length = out["path"], out["length"]
+        slots = list(self.slots)
+        for s in slots:
+            self.pool.reserve(s, self.slots[s].committed + int(length[s]))
+        sequence = np.repeat(slots, length[slots])
+        position = np.concatenate([self.slots[s].committed + np.arange(length[s]) for s in slots])
+        source = np.concatenate([verified.of(s)[path[s, : length[s]]] for s in slots]).astype(np.int32)
+        inputs = {"path": path, "length": length}
+        if "features" in out:
+            inputs["features"] = out["features"]
+        self.steps["commit"].run(inputs, self._table(sequence, position, source=source))
+
+    def _advance(self, slot: int, tree: DraftTree, out: dict[str, np.ndarray], seconds: dict[str, float]) -> Round:
+        state, n = self.slots[slot], int(out["length"][slot])
+        emitted = [int(t) for t in out["emitted"][slot, :n]]
+        state.committed, state.anchor, state.remaining = state.committed + n, emitted[-1], state.remaining - n
+        return Round(tree, [int(i) for i in out["path"][slot, :n]], emitted, seconds)
+
+
+def _root(token: int) -> DraftTree:
+    zero = np.zeros(1, np.int32)
+    return DraftTree(np.array([token], np.int32), np.array([-1], np.int32), zero, zero.astype(np.float64))

@@ -1,0 +1,111 @@
+"""From a model to a decoder on the CPU: weights, caches and one executor per step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddtree.errors import WeightsError
+from ddtree.graph.build import DRAFT, Limits, build_ranks, steps_of
+from ddtree.graph.expression import ExpressionError, evaluate, names_in
+from ddtree.graph.model import Model, Source
+from ddtree.graph.numerics import Precision
+from ddtree.graph.rows import MAX_ROWS
+from ddtree.graph.step_graph import StepGraph, StepName
+from ddtree.graph.tensor import Cache, Weight
+from ddtree.runtime.decoder import Decoder
+from ddtree.runtime.kv import PAGE
+from ddtree.runtime.numpy_executor import NumpyExecutor, NumpyRank, make_caches
+from ddtree.runtime.weights import Checkpoint, check_config, load
+
+Progress = Callable[[str, int, int], None]  # what is loaded, bytes done, bytes in all
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where the checkpoints are."""
+
+    target: Path
+    draft: Path | None
+
+
+def folders(model: Model, weights: Path | None, draft_weights: Path | None) -> Folders:
+    """The folders given, or those that the YAML files name."""
+    draft = draft_weights or (model.drafter.weights_folder if model.drafter else None)
+    return Folders(weights or model.target.weights_folder, draft)
+
+
+def expected_config(source: Source[Any]) -> dict[str, object]:
+    """The YAML's `checkpoint.config` as values. A text that is no expression over the file's names stands for itself."""
+
+    def value(given: object) -> object:
+        if isinstance(given, list):
+            return [value(item) for item in given]
+        if isinstance(given, str):
+            try:
+                if names_in(given) <= source.names.keys():
+                    return evaluate(given, source.names)
+            except ExpressionError:
+                pass
+        return given
+
+    return {key: value(given) for key, given in source.spec.checkpoint.config.items()}
+
+
+def open_checkpoint(source: Source[Any], folder: Path, weights: list[Weight]) -> Checkpoint:
+    """Open a checkpoint, compare its config.json with the YAML and every tensor with the graph's weights."""
+    spec = source.spec.checkpoint
+    if not folder.is_dir():
+        raise WeightsError(
+            f"there is no folder {folder}; give the checkpoint's folder with --weights or --draft-weights"
+        )
+    if spec.config:
+        check_config(
+            folder / "config.json",
+            expected_config(source),
+            lambda key: str(source.doc.mark(("checkpoint", "config", key))),
+            optional=spec.config.keys(),
+        )
+    checkpoint = Checkpoint.open(folder, prefix=spec.prefix, ignore=spec.ignore)
+    checkpoint.check(weights)
+    return checkpoint
+
+
+def _read(model: Model, where: Folders, weights: dict[str, Weight], progress: Progress) -> dict[str, Any]:
+    parts = [("weights", model.target, where.target, [w for n, w in weights.items() if not n.startswith(DRAFT)])]
+    if model.drafter and where.draft:
+        parts.append(("drafter", model.drafter, where.draft, [w for n, w in weights.items() if n.startswith(DRAFT)]))  # type: ignore[arg-type]
+    arrays: dict[str, Any] = {}
+    for what, source, folder, mine in parts:
+        if mine:
+            checkpoint = open_checkpoint(source, folder, mine)
+            arrays.update(load(mine, checkpoint, progress=lambda done, total, what=what: progress(what, done, total)))  # type: ignore[misc]
+    return arrays
+
+
+def cpu_decoder(
+    model: Model, where: Folders, *, precision: Precision = Precision.FP32, progress: Progress = lambda *_: None
+) -> Decoder:  # fmt: skip
+    """A decoder whose steps are NumPy references, all ranks in this process."""
+    graphs: dict[StepName, list[StepGraph]] = {step: build_ranks(model, step) for step in steps_of(model)}
+    limits, spec = Limits.of(model), model.target.spec
+    pages = limits.sequences * -(-(spec.context + MAX_ROWS) // PAGE)
+    ranks = []
+    for rank in range(model.ranks):
+        weights: dict[str, Weight] = {}
+        caches: dict[str, Cache] = {}
+        for step in graphs.values():
+            weights.update(step[rank].weights())
+            caches.update(step[rank].caches())
+        ranks.append(NumpyRank(_read(model, where, weights, progress), make_caches(caches, pages, limits.sequences)))
+    return Decoder(
+        limits,
+        {step: NumpyExecutor(g, ranks, precision) for step, g in graphs.items()},
+        [cache for rank in ranks for cache in rank.caches.values()],
+        budget=spec.decode.tree.budget,
+        mask_id=model.drafter.spec.mask_id if model.drafter else 0,
+        vocab=int(model.target.names["vocab"]),
+        context=spec.context,
+    )
