@@ -26,7 +26,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache as memoised
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from ddtree.runtime.weights.int4 import Int4
 from ddtree.templates.kernel import Kernel
 from ddtree.templates.render import INCLUDE, render
 from ddtree.templates.target import target as find_target
-from tests.emulator import SCHEDULES, Module
+from tests.emulator import SCHEDULES, Module, Schedule
 from tests.ops.memory import OpMemory, copy_cache
 from tests.ops.operands import cache, make, random_cache, random_inputs, random_int4, tensor, weight, with_rows
 from tests.ops.tables import decode_rows, prompt_rows, take, tree_rows
@@ -61,9 +61,9 @@ def emulate(
     rows: RowTable,
     *,
     tree: bool | None = None,
-    schedule: Any = None,
+    schedule: Schedule = SCHEDULES[0],
     delayed: bool = True,
-    mode: str = "fast",
+    mode: Literal["fast", "check"] = "fast",
     mutation: Mutation | None = None,
     target: str = "compute_120f",
     tuning: dict[str, int] | None = None,
@@ -83,10 +83,9 @@ def emulate(
         for kernel in kernels:
             module = _module(kernel.source, kernel.name, mode, mutation)
             tile = kernel.tile
-            options = {} if schedule is None else {"schedule": schedule}
             module.launch(
-                kernel.name, tile.grid, (tile.block,), memory.arguments(tile), smem=tile.smem,
-                cooperative=tile.coresident, delayed=delayed, **options,
+                kernel.name, tile.grid, tile.block, memory.arguments(tile), tile.smem, schedule,
+                cooperative=tile.coresident, delayed_copies=delayed,
             )  # fmt: skip
         return memory.results()
 
@@ -120,8 +119,8 @@ def _rounded(x: np.ndarray | Int4, dtype: DType) -> np.ndarray:
 
 
 @memoised
-def _module(source: str, name: str, mode: str, mutation: Mutation | None) -> Module:
-    folders = [INCLUDE] if mutation is None else [_mutated(*mutation), INCLUDE]
+def _module(source: str, name: str, mode: Literal["fast", "check"], mutation: Mutation | None) -> Module:
+    folders = [] if mutation is None else [_mutated(*mutation)]
     return Module(source, [name], mode=mode, include_dirs=folders)
 
 

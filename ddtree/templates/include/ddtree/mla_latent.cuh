@@ -1,0 +1,40 @@
+// The cache row of multi-head latent attention: [rms_norm(latent) | rope(key)].
+//
+//   x, y    [rows, latent + rope] bf16; latent and rope multiples of 8
+//   weight  [latent] bf16
+//   Config  latent, rope, layout, gain, eps, lanes (whole warps that hold the latent), threads = lanes + 32
+//   tile    one row per block: the first warps normalise the latent, the last one turns the key
+//
+// Row-invariant: fixed lanes and order for every sum. Test: tests/ops/test_mla_latent.py
+#pragma once
+#include "ddtree/rms_norm.cuh"
+#include "ddtree/rope.cuh"
+
+namespace ddtree {
+
+template <class Config>
+DEVICE void mla_latent(const bf16* x, const bf16* weight, const Rows* rows, bf16* y, const float (&frequency)[Config::rope / 2]) {
+    constexpr int vectors = Config::latent / 8, pairs = Config::rope / 2;
+    static_assert(Config::latent % 8 == 0 && Config::rope % 8 == 0, "whole 16-byte vectors");
+    static_assert(Config::lanes >= vectors && Config::threads == Config::lanes + 32, "a vector per lane, and a warp for the key");
+    pdl_launch_dependents();
+    pdl_wait();
+    const size_t row = blockIdx.x;
+    if (row >= rows->count) return;
+    const bf16* from = x + row * (Config::latent + Config::rope);
+    bf16* to = y + row * (Config::latent + Config::rope);
+    const int v = threadIdx.x;
+
+    const Vec8 mine[1] = {v < vectors ? load8_coherent(from, v) : Vec8::zero()};
+    const float scale = inverse_rms<Config::latent, Config::threads>(mine, Config::eps);
+    if (v < vectors) store8(to, v, normalised(mine[0], scale, load8(weight, v)));
+    if (v >= Config::lanes) {
+        const float position = float(rows->position[row]);
+        for (int pair = v - Config::lanes; pair < pairs; pair += 32) {
+            const Turn turn = rope_turn(position, frequency[pair], Config::gain);
+            rotate_pair<Config::layout, Config::rope>(from + Config::latent, to + Config::latent, pair, turn);
+        }
+    }
+}
+
+}  // namespace ddtree
