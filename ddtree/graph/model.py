@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -171,8 +171,9 @@ def _source(doc: Document, root: type[S]) -> Source[S]:
     return source
 
 
-def load(path: Path, settings: Sequence[str] = (), *, ranks: int | None = None) -> Model:
-    """Load a target's YAML, its `--set` settings and its drafter. `ranks` replaces parallel.tensor of both files.
+def load(path: Path, settings: Sequence[str] = (), *, ranks: int | None = None, draft: bool = True) -> Model:
+    """Load a target's YAML, its `--set` settings and its drafter. `ranks` replaces parallel.tensor of both files;
+    `draft=False` leaves the drafter out and decodes one token per round.
 
     Raises SpecError (file, line, column) or UsageError.
     """
@@ -183,6 +184,9 @@ def load(path: Path, settings: Sequence[str] = (), *, ranks: int | None = None) 
     _set_ranks(doc, ranks)
     target = _source(doc, ModelSpec)
     drafter = None
+    if not draft:
+        alone = {"drafter": None, "loop": ["verify", "accept", "commit"]}
+        target = replace(target, spec=target.spec.model_copy(update={"decode": target.spec.decode.model_copy(update=alone)}))
     if target.spec.decode.drafter is not None:
         other = target.folder / target.spec.decode.drafter
         if not other.is_file():

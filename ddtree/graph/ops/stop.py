@@ -14,7 +14,7 @@ from ddtree.graph.tensor import DType, Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Stop(Op):
-    """Find where a round's tokens end: at the first stop id, which is not kept, or at the token limit.
+    """Find where a round's tokens end: at the first stop id, itself kept, or at the token limit.
 
     emitted, length  (Accept)
     remaining        [sequences] int32, tokens that may still be produced
@@ -45,7 +45,7 @@ class Stop(Op):
         for s in range(len(length)):
             hit = np.flatnonzero(np.isin(emitted[s, : kept[s]], self.ids))
             if len(hit):
-                kept[s], done[s] = hit[0], 1
+                kept[s], done[s] = hit[0] + 1, 1
             elif length[s] and kept[s] == remaining[s]:
                 done[s] = 2
         return kept, done

@@ -1,0 +1,63 @@
+"""What the commands share: finding models, errors as one line, progress on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ddtree.errors import DdtreeError, UsageError
+
+PACKAGED = Path(__file__).resolve().parents[1] / "models"
+
+
+def find_model(name: str) -> Path:
+    """The YAML file of a model: a path, or the name of a model in ./models or in the package."""
+    path = Path(name)
+    places = [path, Path("models") / f"{name}.yaml", PACKAGED / f"{name}.yaml", PACKAGED / path.name]
+    found = next((p for p in places if p.is_file()), None)
+    if found is None:
+        known = sorted({p.stem for folder in (Path("models"), PACKAGED) for p in folder.glob("*.yaml")})
+        raise UsageError(f"there is no file {name}" + (f"; known models: {', '.join(known)}" if known else ""))
+    return found
+
+
+def run_command(name: str, body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
+    """Run a command's body; an error becomes one line on stderr and the error's exit code."""
+    try:
+        return body(sys.argv[1:] if argv is None else argv)
+    except DdtreeError as e:
+        print(f"{name}: error: {' '.join(str(e).split())}", file=sys.stderr)
+        return e.exit_code
+    except KeyboardInterrupt:
+        print(f"\n{name}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of stdout left, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+class Progress:
+    """A line that is redrawn on a terminal and printed once, at the end, elsewhere."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet, self.live = quiet, sys.stderr.isatty()
+        self.started: dict[str, float] = {}
+        self.drawn = 0.0
+
+    def bytes(self, what: str, done: int, total: int) -> None:
+        """Report `done` of `total` bytes of something being loaded."""
+        if self.quiet:
+            return
+        now = time.perf_counter()
+        begin = self.started.setdefault(what, now)
+        ended = done >= total
+        if ended or (self.live and now - self.drawn > 0.1):
+            self.drawn = now
+            seconds = max(now - begin, 1e-6)
+            line = f"{what}: {done / 1e9:.3f} of {total / 1e9:.3f} GB, {done / 1e9 / seconds:.2f} GB/s"
+            print(("\r" if self.live else "") + line, end="\n" if ended else "", file=sys.stderr, flush=True)
+            if ended:
+                self.started.pop(what)

@@ -1,0 +1,153 @@
+"""ddtree-compile: check, explain, draw and compile a model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ddtree.cli.common import find_model, run_command
+from ddtree.errors import CompileError, UsageError
+from ddtree.graph.build import build_ranks, build_step, steps_of
+from ddtree.graph.draw import draw
+from ddtree.graph.explain import as_data, explain
+from ddtree.graph.model import Model, load
+from ddtree.graph.step_graph import StepGraph
+from ddtree.runtime.cache import CompileCache
+from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all, report
+from ddtree.templates.program import program
+from ddtree.templates.target import DEFAULT_TARGET, target
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(
+        "ddtree-compile", description="Check a model's YAML and generate its kernels.", allow_abbrev=False
+    )
+    p.add_argument("model", help="YAML file, or the name of a shipped model")
+    p.add_argument(
+        "--target",
+        action="append",
+        metavar="NAME",
+        help=f"compute_120f or sm_90a; repeatable (default {DEFAULT_TARGET})",
+    )
+    p.add_argument("--tp", type=int, metavar="N", help="tensor-parallel ranks (default: the YAML's)")
+    p.add_argument("--rank", type=int, default=0, metavar="R", help="rank that is explained and compiled (default 0)")
+    p.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a YAML value, such as tree.budget=7"
+    )
+    p.add_argument("--out", type=Path, metavar="DIR", help="write the cubins to DIR")
+    p.add_argument("--jobs", type=int, metavar="N", help="compiler threads (default: the cores of this machine)")
+    p.add_argument("--dump-source", type=Path, metavar="DIR", help="write the generated CUDA C to DIR")
+    p.add_argument(
+        "--explain", action="store_true", help="print steps, buffers, memory plan, bytes and FLOPs; compile nothing"
+    )
+    p.add_argument(
+        "--ctx", type=int, default=1024, metavar="N", help="committed positions assumed by --explain (default 1024)"
+    )
+    p.add_argument(
+        "--graph", type=Path, metavar="FILE", help="write the step graphs to FILE.mmd or FILE.dot; compile nothing"
+    )
+    p.add_argument("--check", action="store_true", help="check the YAML and all steps on all ranks; compile nothing")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+    p.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    p.add_argument("-v", "--verbose", action="store_true", help="with --explain: list every op")
+    return p
+
+
+def _kernels(model: Model, graphs: Sequence[StepGraph], args: argparse.Namespace) -> list[CompiledKernel]:
+    """Render, compile and inspect every kernel for every target."""
+    live = not args.quiet and sys.stderr.isatty()
+
+    def progress(done: int, total: int, kernel: CompiledKernel) -> None:
+        if live:
+            print(
+                f"\r{done} of {total} kernels ({kernel.name})\033[K",
+                end="\n" if done == total else "",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    compiled: list[CompiledKernel] = []
+    for name in args.target or [DEFAULT_TARGET]:
+        tuning = {op: t.model_dump(exclude_none=True) for op, t in model.target.spec.tuning.get(name, {}).items()}
+        kernels = program(graphs, target(name), tuning).values()
+        sources = [KernelSource(k.name, k.op.name(), k.source, k.tile.smem) for k in kernels]
+        compiled += compile_all(
+            sources, [name], jobs=args.jobs, cache=CompileCache(), dump_dir=args.dump_source, progress=progress
+        )
+    return compiled
+
+
+def _write(kernels: Sequence[CompiledKernel], folder: Path) -> None:
+    try:
+        for kernel in kernels:
+            place = folder / kernel.target
+            place.mkdir(parents=True, exist_ok=True)
+            (place / f"{kernel.name}.cubin").write_bytes(kernel.cubin)
+    except OSError as e:
+        raise CompileError(f"cannot write to {folder}: {e.strerror}") from None
+
+
+def _show(kernels: Sequence[CompiledKernel], seconds: float) -> None:
+    print(f"{'kernel':<56} {'target':<13} {'regs':>4} {'smem':>7} {'cubin':>8}")
+    for k in kernels:
+        print(
+            f"{k.name:<56} {k.target:<13} {k.registers:>4} {k.smem_bytes:>7} {k.cubin_bytes:>8}{'  cached' if k.cached else ''}"
+        )
+    print(f"{len(kernels)} cubins, {sum(k.cached for k in kernels)} from the cache, {seconds:.1f} s")
+
+
+def body(argv: Sequence[str]) -> int:
+    """Parse and run."""
+    args = parser().parse_args(argv)
+    for name in args.target or []:
+        target(name)
+    model = load(find_model(args.model), args.set, ranks=args.tp)
+    if not 0 <= args.rank < model.ranks:
+        raise UsageError(f"--rank must be 0..{model.ranks - 1} for {model.ranks} ranks, found {args.rank}")
+    for note in model.notes:
+        print(note, file=sys.stderr)
+    graphs = [build_step(model, step, args.rank) for step in steps_of(model)]
+    looks: dict[str, Any] = {}
+    sequences = model.target.spec.decode.sequences
+    if args.check:
+        for step in steps_of(model):
+            build_ranks(model, step)
+        looks["check"] = "ok"
+        if not args.json:
+            print(f"{args.model}: ok, {len(graphs)} steps, {sum(len(g.ops) for g in graphs)} ops, {model.ranks} ranks")
+    if args.graph:
+        draw(graphs, args.graph)
+        looks["graph"] = str(args.graph)
+    if args.explain:
+        looks["explain"] = as_data(graphs, sequences=sequences, context=args.ctx)
+        if not args.json:
+            print(explain(graphs, sequences=sequences, context=args.ctx, verbose=args.verbose))
+    if looks:
+        if args.json:
+            print(json.dumps({"model": model.target.spec.name, **looks}))
+        return 0
+    began = time.perf_counter()
+    kernels = _kernels(model, graphs, args)
+    seconds = time.perf_counter() - began
+    if args.out:
+        _write(kernels, args.out)
+    if args.json:
+        print(json.dumps(report(model.target.spec.name, kernels, seconds)))
+    elif not args.quiet:
+        _show(kernels, seconds)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of ddtree-compile."""
+    return run_command("ddtree-compile", body, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""A draft tree as text, for the terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from ddtree.runtime.decoder import Round
+from ddtree.runtime.text import Tokenizer
+
+_ACCEPTED, _OTHER = "●", "○"
+
+
+def draw_round(number: int, done: Round, tokenizer: Tokenizer) -> str:
+    """One round: every node with its token and its probability under the drafter, the accepted path marked.
+
+    Children stand below their parent, best first; the bonus token that the target added closes the accepted path.
+    """
+    tree, accepted = done.tree, set(done.path)
+    children: dict[int, list[int]] = {}
+    for node in range(1, len(tree)):
+        children.setdefault(int(tree.parent[node]), []).append(node)
+    lines = [f"round {number}: {len(tree)} rows, {len(done.emitted)} tokens"]
+
+    def name(token: int) -> str:
+        return json.dumps(tokenizer.decode([token]), ensure_ascii=False)
+
+    stack = [(0, "", True)]
+    while stack:
+        node, indent, last = stack.pop()
+        mark = _ACCEPTED if node in accepted else _OTHER
+        branch = "" if node == 0 else indent + ("└─" if last else "├─")
+        share = "" if node == 0 else f"  {math.exp(tree.score[node]):.3f}"
+        bonus = f"  + {name(done.emitted[-1])}" if node == done.path[-1] else ""
+        lines.append(f"{branch}{mark} {name(int(tree.token[node]))}{share}{bonus}")
+        below = children.get(node, [])
+        inner = "" if node == 0 else indent + ("  " if last else "│ ")
+        stack.extend((child, inner, child == below[-1]) for child in reversed(below))
+    return "\n".join(lines)
+
+
+def trace_line(number: int, done: Round, anchor_position: int) -> str:
+    """One round as a line of JSON: the tree in node order, the path, the new tokens and the seconds of each phase."""
+    tree = done.tree
+    return json.dumps(
+        {
+            "round": number,
+            "position": anchor_position,
+            "tokens": tree.token.tolist(),
+            "parents": tree.parent.tolist(),
+            "depths": tree.depth.tolist(),
+            "scores": [round(float(s), 6) for s in tree.score],
+            "path": done.path,
+            "emitted": done.emitted,
+            "seconds": done.seconds,
+        }
+    )
