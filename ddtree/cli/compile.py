@@ -12,7 +12,7 @@ from typing import Any
 
 from ddtree.cli.common import find_model, run_command
 from ddtree.errors import CompileError, UsageError
-from ddtree.graph.build import build_ranks, build_step, steps_of
+from ddtree.graph.build import Builder, build_ranks, build_step, steps_of
 from ddtree.graph.draw import draw
 from ddtree.graph.explain import as_data, explain
 from ddtree.graph.model import Model, load
@@ -112,7 +112,8 @@ def body(argv: Sequence[str]) -> int:
         raise UsageError(f"--rank must be 0..{model.ranks - 1} for {model.ranks} ranks, found {args.rank}")
     for note in model.notes:
         print(note, file=sys.stderr)
-    graphs = [build_step(model, step, args.rank) for step in steps_of(model)]
+    builder = Builder(model)
+    graphs = [build_step(model, step, args.rank, builder) for step in steps_of(model)]
     looks: dict[str, Any] = {}
     sequences = model.target.spec.decode.sequences
     if args.check:

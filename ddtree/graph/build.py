@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ddtree.graph.model import Model, Source
@@ -210,8 +211,14 @@ class Builder:
         inputs = {"ids": ids, "anchor": anchor, "budget": budget}
         return StepGraph("draft", (*ops, tree), inputs, outputs, self.rows["draft"], tree=False, decode=True)
 
+    @cached_property
+    def _verified(self) -> tuple[list[Op], dict[str, Tensor], dict[str, Tensor]]:
+        """The target's forward pass over tree rows; the commit step needs its caches."""
+        return self._target("verify", keep_rows=True)
+
     def _verify(self) -> StepGraph:
-        ops, inputs, outputs = self._target("verify", keep_rows=True)
+        forward, inputs, outputs = self._verified
+        ops, outputs = list(forward), dict(outputs)
         request, remaining = self._request(), self._per_sequence("remaining")
         ops.append(self._loop(Sample, logits=outputs["logits"], token="chosen", **request))
         outputs["chosen"] = ops[-1].writes()[0]
@@ -232,7 +239,7 @@ class Builder:
     def _commit(self) -> StepGraph:
         path = Tensor("path", (self.limits.sequences, self.limits.depths + 1), DType.INT32, domain="sequences")
         length = self._per_sequence("length")
-        caches = self._verify().caches().values()
+        caches = StepGraph("verify", tuple(self._verified[0]), {}, {}, MAX_ROWS, tree=True, decode=True).caches().values()
         ops: list[Op] = [self._loop(CacheCommit, path=path, length=length, cache=cache) for cache in caches]
         inputs = {"path": path, "length": length}
         if self.drafter:
@@ -249,9 +256,9 @@ def steps_of(model: Model) -> tuple[StepName, ...]:
     return ("prefill", "draft", "verify", "commit") if Limits.of(model).block else ("prefill", "verify", "commit")
 
 
-def build_step(model: Model, step: StepName, rank: int = 0) -> StepGraph:
-    """The graph of one step for one rank, after all passes, each checked."""
-    graph = Builder(model).build(step)
+def build_step(model: Model, step: StepName, rank: int = 0, builder: Builder | None = None) -> StepGraph:
+    """The graph of one step for one rank, after all passes, each checked. One `builder` may serve several calls."""
+    graph = (builder or Builder(model)).build(step)
     verify(graph, "build")
     graph = shard(graph, Shard(model.ranks, rank))
     verify(graph, "shard")
@@ -262,6 +269,7 @@ def build_step(model: Model, step: StepName, rank: int = 0) -> StepGraph:
 
 def build_ranks(model: Model, step: StepName) -> list[StepGraph]:
     """The graphs of all ranks."""
-    graphs = [build_step(model, step, rank) for rank in range(model.ranks)]
+    builder = Builder(model)
+    graphs = [build_step(model, step, rank, builder) for rank in range(model.ranks)]
     verify_ranks(graphs)
     return graphs

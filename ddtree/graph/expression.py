@@ -6,6 +6,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 
 Number = int | float
 Expression = int | float | str  # what YAML may write where a number is wanted
@@ -21,6 +22,7 @@ class ExpressionError(ValueError):
     """An expression that cannot be read or evaluated; the message says why."""
 
 
+@lru_cache(maxsize=4096)
 def _parse(text: str) -> ast.expr:
     if len(text) > _MAX_TEXT:
         raise ExpressionError(f"an expression of {len(text)} characters is too long (limit {_MAX_TEXT})")

@@ -94,11 +94,11 @@ class Op:
 
     def operands(self) -> Iterator[tuple[str, Operand]]:
         """Field name and operand of every operand; members of a tuple one after the other."""
-        for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
             for item in value if isinstance(value, tuple) else (value,):
                 if isinstance(item, Tensor | Weight | Cache):
-                    yield f.name, item
+                    yield name, item
 
     def reads(self) -> list[Tensor]:
         """The tensors it reads."""

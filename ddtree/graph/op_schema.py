@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from functools import cache
 from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, create_model
@@ -40,6 +41,7 @@ def _yaml_type(hint: Any) -> Any:
     return kind
 
 
+@cache
 def op_fields(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
     """Type hint of each field that YAML may write, and whether it must."""
     hints = typing.get_type_hints(cls)
