@@ -1,0 +1,1 @@
+"""Weights, state, executors and the engine."""

@@ -17,7 +17,7 @@ from ddtree.graph.build import Limits
 from ddtree.graph.ops.build_tree import DraftTree
 from ddtree.graph.rows import MAX_ROWS, RowTable
 from ddtree.graph.step_graph import StepName
-from ddtree.runtime.kv import NumpyCache, PagePool
+from ddtree.runtime.kv import PagePool
 
 
 class StepExecutor(Protocol):
@@ -25,6 +25,13 @@ class StepExecutor(Protocol):
 
     def run(self, inputs: Mapping[str, np.ndarray], rows: RowTable) -> dict[str, np.ndarray]:
         """Inputs and outputs by the names of the step graph."""
+
+
+class SlotMemory(Protocol):
+    """Cache memory that must forget a sequence when it ends."""
+
+    def poison(self, sequence: int, pages: list[int]) -> None:
+        """Make the sequence's own memory and the given pages unreadable."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +83,14 @@ class Decoder:
     """Sequences in slots 0..limits.sequences-1, decoded in rounds that share at most 64 rows.
 
     steps   an executor per step          pool    KV pages of all sequences
-    caches  every rank's cache arrays     vocab   ids are 0..vocab-1
+    caches  every rank's cache memory     vocab   ids are 0..vocab-1
     """
 
     def __init__(
         self,
         limits: Limits,
         steps: Mapping[StepName, StepExecutor],
-        caches: Sequence[NumpyCache],
+        caches: Sequence[SlotMemory],
         *,
         budget: int,
         mask_id: int,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from ddtree.graph.numerics import Precision
 from ddtree.graph.rows import MAX_ROWS
 from ddtree.graph.step_graph import StepGraph, StepName
 from ddtree.graph.tensor import Cache, Weight
-from ddtree.runtime.decoder import Decoder
+from ddtree.runtime.decoder import Decoder, SlotMemory, StepExecutor
 from ddtree.runtime.kv import PAGE
 from ddtree.runtime.numpy_executor import NumpyExecutor, NumpyRank, make_caches
 from ddtree.runtime.weights import Checkpoint, check_config, load
@@ -73,7 +73,14 @@ def open_checkpoint(source: Source[Any], folder: Path, weights: list[Weight]) ->
     return checkpoint
 
 
-def _read(model: Model, where: Folders, weights: dict[str, Weight], progress: Progress) -> dict[str, Any]:
+def _silent(*_: object) -> None:
+    """No progress."""
+
+
+def read_weights(
+    model: Model, where: Folders, weights: dict[str, Weight], progress: Progress = _silent
+) -> dict[str, Any]:
+    """Every weight's part as it stands in the checkpoints (BF16, FP32 or Int4), by name; all tensors are checked first."""
     parts = [("weights", model.target, where.target, [w for n, w in weights.items() if not n.startswith(DRAFT)])]
     if model.drafter and where.draft:
         parts.append(("drafter", model.drafter, where.draft, [w for n, w in weights.items() if n.startswith(DRAFT)]))  # type: ignore[arg-type]
@@ -86,12 +93,11 @@ def _read(model: Model, where: Folders, weights: dict[str, Weight], progress: Pr
 
 
 def cpu_decoder(
-    model: Model, where: Folders, *, precision: Precision = Precision.FP32, progress: Progress = lambda *_: None
+    model: Model, where: Folders, *, precision: Precision = Precision.FP32, progress: Progress = _silent
 ) -> Decoder:  # fmt: skip
     """A decoder whose steps are NumPy references, all ranks in this process."""
     graphs: dict[StepName, list[StepGraph]] = {step: build_ranks(model, step) for step in steps_of(model)}
-    limits, spec = Limits.of(model), model.target.spec
-    pages = limits.sequences * -(-(spec.context + MAX_ROWS) // PAGE)
+    sequences, pages = model.target.spec.decode.sequences, kv_pages(model)
     ranks = []
     for rank in range(model.ranks):
         weights: dict[str, Weight] = {}
@@ -99,13 +105,26 @@ def cpu_decoder(
         for step in graphs.values():
             weights.update(step[rank].weights())
             caches.update(step[rank].caches())
-        ranks.append(NumpyRank(_read(model, where, weights, progress), make_caches(caches, pages, limits.sequences)))
+        ranks.append(NumpyRank(read_weights(model, where, weights, progress), make_caches(caches, pages, sequences)))
+    return make_decoder(
+        model, {step: NumpyExecutor(g, ranks, precision) for step, g in graphs.items()}, [c for rank in ranks for c in rank.caches.values()]
+    )  # fmt: skip
+
+
+def make_decoder(model: Model, steps: Mapping[StepName, StepExecutor], caches: Sequence[SlotMemory]) -> Decoder:
+    """The decoder of a model on given executors."""
+    spec = model.target.spec
     return Decoder(
-        limits,
-        {step: NumpyExecutor(g, ranks, precision) for step, g in graphs.items()},
-        [cache for rank in ranks for cache in rank.caches.values()],
+        Limits.of(model),
+        steps,
+        caches,
         budget=spec.decode.tree.budget,
         mask_id=model.drafter.spec.mask_id if model.drafter else 0,
         vocab=int(model.target.names["vocab"]),
         context=spec.context,
     )
+
+
+def kv_pages(model: Model) -> int:
+    """Pages that all sequences of a model need at full length, overshoot of the last round included."""
+    return model.target.spec.decode.sequences * -(-(model.target.spec.context + MAX_ROWS) // PAGE)

@@ -1,0 +1,112 @@
+"""Whole steps through emulated kernels: the very launches of the GPU runtime, on guarded memory of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from ddtree.graph.build import Builder, build_step, steps_of
+from ddtree.graph.model import Model
+from ddtree.graph.rows import MAX_ROWS, RowTable
+from ddtree.graph.step_graph import StepGraph
+from ddtree.graph.tensor import Cache, DType, Tensor
+from ddtree.runtime.decoder import Decoder
+from ddtree.runtime.kv import PAGE
+from ddtree.runtime.launches import Launch, Place, launches, pack_weights
+from ddtree.runtime.load import Folders, folders, kv_pages, make_decoder, read_weights
+from ddtree.templates.target import Target, target
+from tests.emulator import Module, guarded
+from tests.ops.memory import RowsMemory, from_device, poison, to_device
+from tests.ops.operands import live
+
+
+@cache
+def _module(source: str, name: str) -> Module:
+    return Module(source, [name])
+
+
+class EmulatedCache:
+    """One layer's cache as kernels see it: pages (or rings) and scratch, BF16, NaN where nothing is stored."""
+
+    def __init__(self, layer: Cache, pages: int, sequences: int) -> None:
+        self.ring = layer.pages() * PAGE if layer.window is not None else 0
+        shape = (sequences, self.ring) if self.ring else (pages, PAGE)
+        self.rows = guarded(poison((*shape, *layer.row), layer.dtype))
+        self.scratch = guarded(poison((sequences, MAX_ROWS, *layer.row), layer.dtype))
+
+    def poison(self, sequence: int, pages: list[int]) -> None:
+        """Forget a sequence, as NumpyCache does."""
+        self.rows[sequence if self.ring else pages] = 0xFFFF
+        self.scratch[sequence] = 0xFFFF
+
+
+class EmulatedStep:
+    """A StepExecutor whose kernels run on the emulator. Tensors lie in one arena as the memory plan says."""
+
+    def __init__(self, graph: StepGraph, shared: Mapping[Place, np.ndarray], where: Target) -> None:
+        self.graph, self.shared = graph, shared
+        self.launches: list[Launch] = launches(graph, where, {})
+        self.arena = guarded(np.zeros(max(1, graph.arena), np.uint8))
+        self.tensors = graph.tensors()
+        self.workspaces = {
+            Place("workspace", w.name, x.kernel.name): guarded(np.full(w.nbytes, w.fill, np.uint8))
+            for x in self.launches
+            for w in x.kernel.tile.workspace
+        }
+
+    def run(self, inputs: Mapping[str, np.ndarray], rows: RowTable) -> dict[str, np.ndarray]:
+        """Poison the arena, then launch every kernel of the step in order."""
+        self.arena[:] = 0xFF
+        given = {t.name: self._input(t, inputs[name], rows) for name, t in self.graph.inputs.items()}
+        table = RowsMemory(rows)
+        for launch in self.launches:
+            tile = launch.kernel.tile
+            args = [self._address(place, given, table) for place in launch.places]
+            _module(launch.kernel.source, tile.name).launch(
+                tile.name, tile.grid, tile.block, args, tile.smem, cooperative=tile.coresident
+            )
+        return {name: self._read(t, rows) for name, t in self.graph.outputs.items()}
+
+    def _address(self, place: Place, given: Mapping[str, np.ndarray], table: RowsMemory) -> np.ndarray | int:
+        if place.kind == "rows":
+            return table.struct
+        if place.kind == "tensor":
+            known = given.get(place.name)
+            return known if known is not None else self.arena.ctypes.data + self.graph.offsets[place.name]
+        return self.workspaces[place] if place.kind == "workspace" else self.shared[place]
+
+    @staticmethod
+    def _input(t: Tensor, array: np.ndarray, rows: RowTable) -> np.ndarray:
+        full = poison(t.shape, t.dtype)
+        full[: len(array)] = to_device(array, t.dtype)
+        return guarded(full)
+
+    def _read(self, t: Tensor, rows: RowTable) -> np.ndarray:
+        stored = np.dtype(np.uint16) if t.dtype is DType.BF16 else t.dtype.numpy
+        at = self.graph.offsets[t.name]
+        array = self.arena[at : at + t.nbytes].view(stored).reshape(t.shape)[: live(t, rows)]
+        return from_device(array, t.dtype)
+
+
+def emulated_decoder(model: Model, where: Folders | None = None, *, name: str = "compute_120f") -> Decoder:
+    """A decoder whose every step is emulated kernels."""
+    where = where or folders(model, None, None)
+    builder, sequences = Builder(model), model.target.spec.decode.sequences
+    graphs: Sequence[StepGraph] = [build_step(model, step, 0, builder) for step in steps_of(model)]
+    weights = {n: w for g in graphs for n, w in g.weights().items()}
+    shared = {p: guarded(_bits(a)) for p, a in pack_weights(graphs, read_weights(model, where, weights)).items()}
+    caches = {n: EmulatedCache(c, kv_pages(model), sequences) for g in graphs for n, c in g.caches().items()}
+    for n, c in caches.items():
+        shared[Place("pages", n)], shared[Place("scratch", n)] = c.rows, c.scratch
+    steps = {g.name: EmulatedStep(g, shared, target(name)) for g in graphs}
+    return make_decoder(model, steps, list(caches.values()))
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array.view(np.uint16) if array.dtype == DType.BF16.numpy else array)
+
+
+KIMI_TINY = Path(__file__).parents[2] / "models" / "kimi_tiny.yaml"
