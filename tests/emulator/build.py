@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.emulator.compiler import BASE_FLAGS, KERNEL_FLAGS, Compiler, Mode
+from tests.emulator.compiler import KERNEL_FLAGS, LINK_FLAGS, Compiler, Mode
 
 HERE = Path(__file__).resolve().parent
 SHIM = HERE / "include"
@@ -40,26 +40,31 @@ def _key(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 
-def _publish(library: Path, compiler: Compiler, source: str, name: str, flags: list[str], link_with: list[str]) -> None:
-    """Compile `source` to `library`; concurrent builders of one library do not see each other's files."""
-    with tempfile.TemporaryDirectory(dir=library.parent, prefix="build-") as folder:
-        text, code, linked = Path(folder, name), Path(folder, "code.o"), Path(folder, "linked.so")
-        text.write_text(source)
-        compiler.run([*flags, "-x", "c++", "-c", str(text), "-o", str(code)])
-        # Two steps: a sanitizer's flag at the link would pull in its runtime, which the emulator replaces.
-        compiler.run(["-shared", "-o", str(linked), str(code), *link_with], link=True)
-        linked.replace(library)
+def _compile(folder: str, compiler: Compiler, source: str, name: str, flags: list[str]) -> str:
+    """Compile `source`, called `name` in messages; the path of the object."""
+    text, code = Path(folder, name), Path(folder, "code.o")
+    text.write_text(source)
+    compiler.run([*flags, "-x", "c++", "-c", str(text), "-o", str(code)])
+    return str(code)
+
+
+def _scratch(folder: Path) -> tempfile.TemporaryDirectory[str]:
+    """Where one build works; a rename publishes its result, so that concurrent builders never see half a file."""
+    return tempfile.TemporaryDirectory(dir=folder, prefix="build-")
 
 
 @functools.cache
 def runtime_library(compiler: Compiler) -> Path:
     """The emulator itself, compiled once per compiler."""
-    flags = [*compiler.flags("fast"), *BASE_FLAGS, f"-I{RUNTIME}", f"-I{SHIM}"]
+    flags = [*compiler.flags("fast"), f"-I{RUNTIME}", f"-I{SHIM}"]
     source = "".join(f'#include "{path.name}"\n' for path in sorted(RUNTIME.glob("*.cpp")))
     key = _key(source, _tree_digest(RUNTIME), _tree_digest(SHIM), compiler.version, *flags)
     library = cache_folder() / f"libemulator-{key}.so"
     if not library.exists():
-        _publish(library, compiler, source, "runtime.cpp", flags, [f"-Wl,-soname,{library.name}", "-lm"])
+        with _scratch(library.parent) as folder:
+            code, linked = _compile(folder, compiler, source, "runtime.cpp", flags), Path(folder, "linked.so")
+            compiler.run([*LINK_FLAGS, "-o", str(linked), code, f"-Wl,-soname,{library.name}", "-lm"])
+            linked.replace(library)
     return library
 
 
@@ -80,5 +85,9 @@ def kernel_library(
     key = _key(text, *(_tree_digest(Path(d)) for d in includes), runtime.name, *flags)
     library = runtime.parent / f"kernel-{key}.so"
     if not library.exists():
-        _publish(library, compiler, text, "kernel.cu", flags, [str(runtime), "-Wl,-rpath,$ORIGIN", "-lm"])
+        with _scratch(library.parent) as folder:
+            code, linked = _compile(folder, compiler, text, "kernel.cu", flags), Path(folder, "linked.so")
+            # Linked without the sanitizer's flag, which would pull in the runtime that the emulator replaces.
+            compiler.link_kernel([*LINK_FLAGS, "-o", str(linked), code, str(runtime), "-Wl,-rpath,$ORIGIN", "-lm"])
+            linked.replace(library)
     return library

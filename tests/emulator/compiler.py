@@ -28,6 +28,11 @@ BASE_FLAGS = [
 KERNEL_FLAGS = ["-fvisibility=hidden"]
 CHECK_FLAGS = ["-fsanitize=thread", "-fsanitize=alignment,bounds,shift-exponent", "-fno-sanitize-recover=all"]
 
+GCC_CHECK_FLAGS = ["--param", "tsan-instrument-func-entry-exit=0"]
+CLANG_CHECK_FLAGS = ["-fno-sanitize-trap=all"]
+
+LINK_FLAGS = ["-shared", "-O2"]  # without -O2 zig links its own sanitizer handlers, which abort
+
 
 class CompilerError(RuntimeError):
     """No compiler was found, or it refused a source."""
@@ -39,27 +44,30 @@ class Compiler:
 
     name: Literal["gcc", "clang", "zig"]
     command: tuple[str, ...]
-    link_command: tuple[str, ...]
+    kernel_link_command: tuple[str, ...]  # without the C++ library, which kernels do not use and zig would link statically
     version: str
 
     def flags(self, mode: Mode) -> list[str]:
         """Flags for kernel sources in `mode`."""
         march = "-march=x86_64_v3" if self.name == "zig" else "-march=x86-64-v3"
         flags = [march, *BASE_FLAGS]
-        if self.name == "zig":
-            flags.append("-fno-sanitize=all")  # zig turns some checks on by default, with a trap
         if mode == "check":
             flags += CHECK_FLAGS
-            flags += (
-                ["--param", "tsan-instrument-func-entry-exit=0"] if self.name == "gcc" else ["-fno-sanitize-trap=all"]
-            )
+            flags += GCC_CHECK_FLAGS if self.name == "gcc" else CLANG_CHECK_FLAGS
+        elif self.name == "zig":
+            flags.append("-fno-sanitize=all")  # zig turns some checks on by default, with a trap
         return flags
 
-    def run(self, arguments: list[str], link: bool = False) -> None:
-        """Compile or link; raise CompilerError with the compiler's text when it fails."""
-        done = subprocess.run(
-            [*(self.link_command if link else self.command), *arguments], capture_output=True, text=True
-        )
+    def run(self, arguments: list[str]) -> None:
+        """Compile, or link a library that needs the C++ library (zig builds its own on the first use, about a minute)."""
+        self._run(self.command, arguments)
+
+    def link_kernel(self, arguments: list[str]) -> None:
+        """Link a kernel's library."""
+        self._run(self.kernel_link_command, arguments)
+
+    def _run(self, command: tuple[str, ...], arguments: list[str]) -> None:
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True)
         if done.returncode:
             raise CompilerError(done.stderr or f"{self.name} failed with status {done.returncode}")
 

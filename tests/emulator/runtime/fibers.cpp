@@ -40,8 +40,8 @@ Machine machine;
 ThreadView* current;
 dim3 grid_size, block_size;
 
-// ---- stacks: kept between launches, each with an inaccessible page below it -------------------------------------------------
-constexpr size_t stack_bytes = 128 << 10;
+// ---- stacks: kept between launches, each with inaccessible pages below it -------------------------------------------------
+constexpr size_t stack_bytes = 128 << 10, stack_guard = 16 << 10;
 constexpr size_t stack_chunk = 256;                    // stacks mapped together
 static std::vector<char*> stack_chunks;
 
@@ -50,7 +50,7 @@ void reserve_stacks(size_t count) {
         void* chunk = mmap(nullptr, stack_chunk * stack_bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (chunk == MAP_FAILED) return stop("out of memory: cannot map thread stacks");
-        for (size_t i = 0; i < stack_chunk; ++i) mprotect(static_cast<char*>(chunk) + i * stack_bytes, page_size, PROT_NONE);
+        for (size_t i = 0; i < stack_chunk; ++i) mprotect(static_cast<char*>(chunk) + i * stack_bytes, stack_guard, PROT_NONE);
         stack_chunks.push_back(static_cast<char*>(chunk));
     }
 }

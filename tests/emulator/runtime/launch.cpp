@@ -63,7 +63,7 @@ static void on_signal(int number, siginfo_t* info, void* context) {
     } else if (number == SIGFPE) {
         m.error = who + ": integer division by zero";
     } else if (number == SIGILL) {
-        m.error = who + ": unreachable code was reached";
+        m.error = who + ": array index out of bounds, or unreachable code";
     } else {
         m.error = who + ": out-of-bounds or misaligned access, " + describe_address(uint64_t(info->si_addr));
     }

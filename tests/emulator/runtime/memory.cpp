@@ -99,20 +99,24 @@ const Buffer* buffer_of(const void* p) {
 bool is_global(const void* p) { return buffer_of(p); }
 
 std::string describe_address(uint64_t address) {
+    if (address < page_size) return format("byte %ld of a null pointer", long(address));
     const Options& o = machine.options;
-    constexpr int64_t near = 1 << 16;
+    int64_t nearest = 1 << 16;                         // farther away, the address has nothing to do with an argument
+    std::string text = format("address %p", reinterpret_cast<void*>(address));
     for (int i = 0; i < o.buffer_count; ++i) {
-        const int64_t before = int64_t(o.buffers[i].address - address), past = int64_t(address - o.buffers[i].address - o.buffers[i].bytes);
-        const int argument = int(o.buffers[i].argument);
-        if (past >= 0 && past < near) return format("%ld bytes past the end of argument %d", long(past), argument);
-        if (before > 0 && before < near) return format("%ld bytes before argument %d", long(before), argument);
+        const Buffer& b = o.buffers[i];
+        const int64_t before = int64_t(b.address - address), past = int64_t(address - b.address - b.bytes);
+        const int64_t distance = before > 0 ? before : past;
+        if (distance < 0 || distance >= nearest) continue;
+        nearest = distance;
+        text = format("%ld bytes %s argument %d", long(distance), before > 0 ? "before" : "past the end of", int(b.argument));
     }
     for (const Block& b : machine.blocks) {
         const int64_t offset = int64_t(address - uint64_t(b.shared));
         if (offset >= -int64_t(page_size) && offset < int64_t(capacity + page_size)) return name_of_shared(offset);
     }
     if (on_a_stack(reinterpret_cast<void*>(address))) return "the thread's stack is exhausted";
-    return format("address %p", reinterpret_cast<void*>(address));
+    return text;
 }
 
 void misaligned(const void* p, int bytes, const char* what, Site site) {

@@ -49,9 +49,7 @@ struct TypeMismatch {
 };
 
 void __ubsan_handle_type_mismatch_v1_abort(const TypeMismatch* m, uintptr_t p) {
-    const emu::Site site{m->at.file, int(m->at.line)};
-    if (!p) emu::fail_at(site, "access through a null pointer");
-    emu::fail_at(site, emu::format("access to %p, which is not %u-byte aligned", reinterpret_cast<void*>(p), 1u << m->log_alignment));
+    emu::fail_at({m->at.file, int(m->at.line)}, emu::format("access to %p, which is not %u-byte aligned", reinterpret_cast<void*>(p), 1u << m->log_alignment));
 }
 void __ubsan_handle_out_of_bounds_abort(const SourceLocation* at, uintptr_t index) {
     emu::fail_at({at->file, int(at->line)}, emu::format("array index %ld out of bounds", long(index)));
