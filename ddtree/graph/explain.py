@@ -88,16 +88,16 @@ def explain(graphs: Sequence[StepGraph], *, sequences: int, context: int, verbos
             for n, k, c in by_op(g, load)
         ]
         parts.append(table((f"at {load.rows} rows, context {context}", "ops", "weights", "activations", "GFLOP"), rows))
-        rows = [
+        at = [
             (str(r), amount(c.weights), amount(c.bytes), f"{c.flops / 1e9:.3f}") for r, c in costs(g, context).items()
         ]
-        parts.append(table(("rows", "weights", "bytes", "GFLOP"), rows))
+        parts.append(table(("rows", "weights", "bytes", "GFLOP"), at))
     plan = memory(graphs, sequences)
-    rows = [(name, amount(size)) for name, size in plan.items()] + [("total", amount(sum(plan.values())))]
+    uses = [(name, amount(size)) for name, size in plan.items()] + [("total", amount(sum(plan.values())))]
     parts.append(
         f"memory of rank {graphs[0].shard.rank} of {graphs[0].shard.size}, {sequences} sequences of {context_of(graphs)} positions"
     )
-    parts.append(table(("use", "bytes"), rows))
+    parts.append(table(("use", "bytes"), uses))
     return "\n\n".join(parts)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from functools import cache
 from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, create_model
@@ -41,7 +40,6 @@ def _yaml_type(hint: Any) -> Any:
     return kind
 
 
-@cache
 def op_fields(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
     """Type hint of each field that YAML may write, and whether it must."""
     hints = typing.get_type_hints(cls)
@@ -61,4 +59,8 @@ def _model(cls: type[Op]) -> type[Strict]:
 
 
 OP_CLASSES: dict[str, type[Op]] = {cls.name(): cls for cls in yaml_ops()}
-OpNode = Annotated[Union[tuple(_model(cls) for cls in OP_CLASSES.values())], Field(discriminator="op")]  # type: ignore[valid-type]  # noqa: UP007
+OP_FIELDS = {name: op_fields(cls) for name, cls in OP_CLASSES.items()}
+if typing.TYPE_CHECKING:
+    OpNode = Any  # a mypy type cannot be computed; the members are made from the op classes
+else:
+    OpNode = Annotated[Union[tuple(_model(cls) for cls in OP_CLASSES.values())], Field(discriminator="op")]  # noqa: UP007

@@ -11,7 +11,7 @@ from typing import Any
 from ddtree.graph.expression import Expression, ExpressionError, Number, evaluate, names_in
 from ddtree.graph.model import Source
 from ddtree.graph.op import Op, OpError
-from ddtree.graph.op_schema import OP_CLASSES, field_kind, op_fields
+from ddtree.graph.op_schema import OP_CLASSES, OP_FIELDS, field_kind
 from ddtree.graph.rope import Rope
 from ddtree.graph.schema import CacheSpec, WeightSpec
 from ddtree.graph.tensor import Cache, DType, Tensor, Weight
@@ -109,7 +109,7 @@ class Scope:
         """Turn a YAML op into an op, and remember the tensors that it writes."""
         cls = OP_CLASSES[node.op]
         fields: dict[str, Any] = {"origin": str(self.source.doc.mark(path))}
-        for name, (hint, _) in op_fields(cls).items():
+        for name, (hint, _) in OP_FIELDS[node.op].items():
             if name not in cls.outputs and (value := getattr(node, name)) is not None:
                 fields[name] = self._operand(hint, value, (*path, name))
         try:

@@ -164,16 +164,28 @@ class Decoder:
                 f"shorten the prompt or ask for at most {max(0, self.context - len(prompt))}"
             )
 
-    def _table(self, sequence: np.ndarray, position: np.ndarray, *, tree: bool = False, **more: np.ndarray) -> RowTable:
+    def _table(
+        self,
+        sequence: np.ndarray,
+        position: np.ndarray,
+        *,
+        parent: np.ndarray | None = None,
+        node: np.ndarray | None = None,
+        wanted: np.ndarray | None = None,
+        source: np.ndarray | None = None,
+    ) -> RowTable:
+        """The row table of a step. Rows with tree parents are tree rows."""
         none = np.full(len(sequence), -1, np.int32)
-        columns = {"parent": none, "node": none, **more}
         return RowTable(
             sequence.astype(np.int32),
             position.astype(np.int32),
-            committed=self._each("committed"),
-            pages=self.pool.table,
-            tree=tree,
-            **columns,
+            none if parent is None else parent,
+            none if node is None else node,
+            self._each("committed"),
+            self.pool.table,
+            tree=parent is not None,
+            wanted=wanted,
+            source=source,
         )
 
     def _each(self, name: str) -> np.ndarray:
@@ -224,9 +236,8 @@ class Decoder:
         node = np.concatenate([np.arange(n) for n in sizes]).astype(np.int32)
         sequence = np.repeat(list(trees), sizes)
         position = self._each("committed")[sequence] + np.concatenate([t.depth for t in trees.values()])
-        return self._table(
-            sequence, position, tree=True, parent=np.where(parent < 0, -1, parent + first).astype(np.int32), node=node
-        )
+        parent = np.where(parent < 0, -1, parent + first).astype(np.int32)
+        return self._table(sequence, position, parent=parent, node=node)
 
     def _commit(self, verified: RowTable, out: dict[str, np.ndarray]) -> None:
         path, length = out["path"], out["length"]

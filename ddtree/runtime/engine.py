@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,7 +99,7 @@ class Engine:
 
     def generate(
         self, request: Request, on_round: Callable[[Round], None] | None = None
-    ) -> Iterator[tuple[str, Result]]:
+    ) -> Generator[tuple[str, Result], None, None]:
         """Generate; yields each new piece of text with the result so far, last a piece that may be empty.
 
         Closing the generator early gives the sequence's memory back; the result then holds what was done.

@@ -54,8 +54,8 @@ def best_first(anchor: int, log_prob: np.ndarray, token: np.ndarray, budget: int
             heapq.heappush(heap, (-sibling, (*ranks[:-1], rank + 1), parent))
         if depth < depths:
             heapq.heappush(heap, (-(score + lp[depth, 0]), (*ranks, 0), len(nodes) - 1))
-    token_, parent_, depth_, score_ = zip(*nodes, strict=True)
-    return DraftTree(*(np.array(a, np.int32) for a in (token_, parent_, depth_)), np.array(score_, np.float64))
+    token_, parent_, depth_ = (np.array([node[i] for node in nodes], np.int32) for i in range(3))
+    return DraftTree(token_, parent_, depth_, np.array([score for *_, score in nodes], np.float64))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ddtree.graph.op import Op
+from ddtree.graph.op import Op, Operand
 from ddtree.graph.ops import AllGather, AllReduce
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import Shard, Tensor
@@ -51,5 +51,5 @@ def shard(graph: StepGraph, part: Shard) -> StepGraph:
     return replace(graph, ops=tuple(ops), outputs=outputs, shard=part)
 
 
-def _rename(old: Tensor, new: Tensor) -> Callable[..., object]:
+def _rename(old: Tensor, new: Tensor) -> Callable[[Operand], Operand]:
     return lambda o: new if o == old else o
