@@ -92,7 +92,9 @@ def emulate(
     first = run()
     if not memory.workspaces_restored():
         for field, again in run().items():
-            assert_same_bits(again, first[field], f"{field} of a second launch on the workspaces that the first one left")
+            assert_same_bits(
+                again, first[field], f"{field} of a second launch on the workspaces that the first one left"
+            )
     return first
 
 
@@ -137,11 +139,19 @@ def _mutated(header: str, old: str, new: str) -> Path:
     return folder
 
 
-def assert_close(got: np.ndarray, want: np.ndarray, *, ulps: float = 1.0, atol: float = 0.0) -> None:
-    """Finite and equal up to `ulps` bf16 steps, each at most 2**-7 of the value, plus `atol`."""
+def assert_close(
+    got: np.ndarray, want: np.ndarray, *, ulps: float = 1.0, atol: float = 0.0, share: float = 1.0
+) -> None:
+    """Finite and equal up to `ulps` bf16 steps, each at most 2**-7 of the value, plus `atol`.
+
+    share  how many of the values may differ at all. Another order of a sum moves few values to the next bf16; a rounding
+           point too many or too few moves a good part of them
+    """
     assert got.shape == want.shape, f"{got.shape} is not {want.shape}"
     assert np.isfinite(got).all(), f"{(~np.isfinite(got)).sum()} of {got.size} values are not finite"
     np.testing.assert_allclose(got, want, rtol=ulps * 2**-7, atol=atol)
+    differ = np.mean(got != want)
+    assert differ <= share, f"{differ:.1%} of the values differ, at most {share:.1%} may"
 
 
 def assert_same_bits(got: Any, want: Any, what: str = "result") -> None:
@@ -150,7 +160,9 @@ def assert_same_bits(got: Any, want: Any, what: str = "result") -> None:
         assert_same_bits(got.rows, want.rows, f"{what}: pages")
         assert_same_bits(got.scratch, want.scratch, f"{what}: scratch")
         return
-    assert got.shape == want.shape and got.dtype == want.dtype, f"{what}: {got.shape} {got.dtype}, {want.shape} {want.dtype}"
+    assert got.shape == want.shape and got.dtype == want.dtype, (
+        f"{what}: {got.shape} {got.dtype}, {want.shape} {want.dtype}"
+    )
     differ = _bits(got) != _bits(want)
     assert not differ.any(), f"{what}: {differ.sum()} of {differ.size} differ, first at {tuple(np.argwhere(differ)[0])}"
 
@@ -190,7 +202,9 @@ def _part(value: Any, keep: np.ndarray) -> Any:
     return [x[keep] for x in value] if isinstance(value, list) else value[keep]
 
 
-def check_schedules(op: Op, inputs: dict[str, Any], rows: RowTable, *, run: Callable[..., Results] = emulate, **options: Any) -> None:
+def check_schedules(
+    op: Op, inputs: dict[str, Any], rows: RowTable, *, run: Callable[..., Results] = emulate, **options: Any
+) -> None:
     """Every schedule, with immediate and delayed copies, and the race-checking build give the same bits."""
     want = run(op, inputs, rows, **options)
     cases = [{"schedule": s, "delayed": d} for s in SCHEDULES for d in (False, True)] + [{"mode": "check"}]

@@ -141,15 +141,15 @@ class OpMemory:
             return Buffer.holding(to_device(content.rows if arg.kind == "pages" else content.scratch, o.dtype), o.dtype)
         return Buffer.holding(_padded(o, content, live(o, self.rows)), o.dtype)
 
-    def _weight(self, arg: Arg, o: Weight, content: np.ndarray | Int4) -> Buffer:
-        if (arg.of, arg.index) not in self.packed:
+    def _weight(self, arg: Arg, o: Weight, content: Any) -> Buffer:
+        place = (arg.of, arg.index)
+        if place not in self.packed:
             module = importlib.import_module(f"ddtree.templates.tiles.{self.op.name()}")
+            assert content.shape == o.shape, f"{arg.of} is {content.shape}, the op says {o.shape}"
             if not isinstance(content, Int4):
-                content = round_bf16(content).astype(o.dtype.numpy) if o.dtype is DType.BF16 else content.astype(o.dtype.numpy)
-                assert content.shape == o.shape, f"{arg.of} is {content.shape}, the op says {o.shape}"
-            parts = module.pack(self.op, arg.of, content) if hasattr(module, "pack") else {"": content}
-            self.packed[arg.of, arg.index] = parts
-        stored = self.packed[arg.of, arg.index][arg.part]
+                content = (round_bf16(content) if o.dtype is DType.BF16 else content).astype(o.dtype.numpy)
+            self.packed[place] = module.pack(self.op, arg.of, content) if hasattr(module, "pack") else {"": content}
+        stored = self.packed[place][arg.part]
         bits = stored.view(np.uint16) if stored.dtype == DType.BF16.numpy else stored
         return Buffer.holding(np.ascontiguousarray(bits), o.dtype)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ddtree.graph.numerics import round_bf16
-from ddtree.graph.op import Op
+from ddtree.graph.op import Op, Operand
 from ddtree.graph.rows import RowTable
 from ddtree.graph.tensor import Cache, DType, Tensor, Weight
 from ddtree.runtime.kv import NumpyCache
@@ -55,9 +55,13 @@ def make(kind: type[Op], **fields: Any) -> Op:
 
 def with_rows(op: Op, capacity: int) -> Op:
     """The same op in a step of another row capacity."""
-    return op.map_operands(
-        lambda o: dataclasses.replace(o, shape=(capacity, *o.shape[1:])) if isinstance(o, Tensor) and o.domain == "rows" else o
-    )
+
+    def resized(o: Operand) -> Operand:
+        if isinstance(o, Tensor) and o.domain == "rows":
+            return dataclasses.replace(o, shape=(capacity, *o.shape[1:]))
+        return o
+
+    return op.map_operands(resized)
 
 
 def live(t: Tensor, rows: RowTable) -> int:
@@ -85,7 +89,7 @@ def random_cache(
         if count:
             history = RowTable(
                 np.full(count, s, np.int32), np.arange(count, dtype=np.int32), np.full(count, -1, np.int32),
-                np.zeros(count, np.int32), rows.committed, rows.pages, tree=False,
+                np.full(count, -1, np.int32), rows.committed, rows.pages, tree=False,
             )  # fmt: skip
             made.write(history, round_bf16(rng.standard_normal((count, *c.row)) * size))
     if written:

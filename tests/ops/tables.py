@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -53,7 +54,10 @@ def tree_rows(
     free_slots  scratch slots in random order instead of 0, 1, 2, ...
     """
     rng = np.random.default_rng(seed)
-    sequence, position, parent, node = [], [], [], []
+    sequence: list[int] = []
+    position: list[int] = []
+    parent: list[int] = []
+    node: list[int] = []
     for s, (kept, count) in enumerate(zip(committed, nodes, strict=True)):
         first = len(sequence)
         slots = rng.permutation(MAX_ROWS)[:count] if free_slots else np.arange(count)
@@ -65,7 +69,13 @@ def tree_rows(
             node.append(int(slots[i]))
     reach = [kept + count for kept, count in zip(committed, nodes, strict=True)]
     return RowTable(
-        *map(_ints, (sequence, position, parent, node, committed)), page_table(reach, rng), tree=True
+        _ints(sequence),
+        _ints(position),
+        _ints(parent),
+        _ints(node),
+        _ints(committed),
+        page_table(reach, rng),
+        tree=True,
     )
 
 
@@ -81,7 +91,7 @@ def prompt_rows(lengths: Sequence[int], *, start: Sequence[int] | None = None, s
     pages = page_table([a + n for a, n in zip(start, lengths, strict=True)], np.random.default_rng(seed))
     last = np.cumsum(lengths)[np.asarray(lengths) > 0] - 1
     return RowTable(
-        *map(_ints, (sequence, position, none, np.zeros(len(sequence)), start)), pages, tree=False, wanted=_ints(last)
+        _ints(sequence), _ints(position), _ints(none), _ints(none), _ints(start), pages, tree=False, wanted=_ints(last)
     )
 
 
@@ -93,7 +103,13 @@ def take(rows: RowTable, keep: Sequence[int] | np.ndarray) -> RowTable:
     parents = [int(p) for p in rows.parent[keep]]
     if any(p not in place for p in parents):
         raise ValueError("a kept row has lost its parent")
-    return RowTable(
-        *map(_ints, (rows.sequence[keep], rows.position[keep], [place[p] for p in parents], rows.node[keep])),
-        rows.committed, rows.pages, rows.tree, source=None if rows.source is None else rows.source[keep],
-    )  # fmt: skip
+    return dataclasses.replace(
+        rows,
+        sequence=rows.sequence[keep],
+        position=rows.position[keep],
+        parent=_ints([place[p] for p in parents]),
+        node=rows.node[keep],
+        wanted=None,
+        source=None if rows.source is None else rows.source[keep],
+        _paths={},
+    )

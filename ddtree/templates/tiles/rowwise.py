@@ -34,14 +34,18 @@ def kernel_name(*parts: object) -> str:
 def require_vectors(what: str, elements: int) -> None:
     """Raise OpError unless rows of that many BF16 elements are whole 16-byte vectors."""
     if elements % VECTOR:
-        raise OpError(f"{what} has {elements} elements; the kernels move 16 bytes at a time, so it must be a multiple of {VECTOR}")
+        raise OpError(
+            f"{what} has {elements} elements; the kernels move 16 bytes at a time, so it must be a multiple of {VECTOR}"
+        )
 
 
 def row_bytes(t: Tensor | Cache) -> int:
     """Bytes of one row, whole 16-byte vectors, or OpError."""
     size = t.row_bytes if isinstance(t, Cache) else t.row_bytes(1)
     if size % 16:
-        raise OpError(f"a row of {t.name} has {size} bytes; the kernels copy 16 bytes at a time, so it must be a multiple of 16")
+        raise OpError(
+            f"a row of {t.name} has {size} bytes; the kernels copy 16 bytes at a time, so it must be a multiple of 16"
+        )
     return size
 
 
