@@ -83,6 +83,7 @@ class OpMemory:
         self.op, self.rows = op, rows
         self.rows_memory = RowsMemory(rows)
         self.caches: dict[str, NumpyCache] = {}
+        self.parts: dict[str, list[Buffer]] = {}  # of collectives: every rank's input, by field
         self.buffers: dict[Arg, Buffer] = {}
         self.packed: dict[tuple[str, int], dict[str, np.ndarray]] = {}
         for workspace in (w for tile in tiles for w in tile.workspace):
@@ -120,6 +121,9 @@ class OpMemory:
                 made[arg.of] = from_device(buffer.array[:rows], buffer.dtype)
             elif arg.kind == "tensor":
                 buffer.require_unchanged(0, f"input {arg.of} was written")
+            elif arg.kind == "peers":
+                for rank, part in enumerate(self.parts[arg.of]):
+                    part.require_unchanged(0, f"{arg.of} of rank {rank} was written")
             elif arg.kind in ("pages", "scratch"):
                 c = made.setdefault(arg.of, copy_cache(self.caches[arg.of]))
                 setattr(c, "rows" if arg.kind == "pages" else "scratch", from_device(buffer.array, buffer.dtype))
@@ -133,6 +137,11 @@ class OpMemory:
         o = self._operand(arg)
         if arg.kind == "tensor" and arg.of in self.op.outputs:
             return Buffer.holding(poison(o.shape, o.dtype), o.dtype)
+        if arg.kind == "peers":
+            rows = live(o, self.rows)
+            self.parts[arg.of] = [Buffer.holding(_padded(o, x, rows), o.dtype) for x in inputs[arg.of]]
+            pointers = [part.array.ctypes.data for part in self.parts[arg.of]]
+            return Buffer.holding(np.array(pointers, np.int64), DType.INT64)
         content = inputs[arg.of][arg.index] if isinstance(getattr(self.op, arg.of), tuple) else inputs[arg.of]
         if isinstance(o, Weight):
             return self._weight(arg, o, content)
