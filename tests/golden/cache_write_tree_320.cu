@@ -1,0 +1,12 @@
+#include "ddtree/cache.cuh"
+
+struct Config {
+    static constexpr int row_bytes = 320;
+    static constexpr int ring = 0;
+    static constexpr int threads = 32;
+};
+
+KERNEL(Config::threads)
+cache_write_tree_320(const unsigned char* x, const ddtree::Rows* rows, unsigned char* cache) {
+    ddtree::cache_write_tree<Config>(x, rows, cache);
+}

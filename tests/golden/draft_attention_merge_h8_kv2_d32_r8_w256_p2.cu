@@ -1,0 +1,15 @@
+#include "ddtree/draft_attention.cuh"
+
+struct Config {
+    static constexpr int heads = 8;
+    static constexpr int kv_heads = 2;
+    static constexpr int dim = 32;
+    static constexpr int rows = 8;
+    static constexpr int window = 256;
+    static constexpr int parts = 2;
+};
+
+KERNEL(ddtree::kMergeThreads)
+draft_attention_merge_h8_kv2_d32_r8_w256_p2(const float* sums, const float2* stats, const ddtree::Rows* rows, bf16* y) {
+    ddtree::draft_attention_merge<Config>(sums, stats, rows, y);
+}

@@ -1,0 +1,15 @@
+#include "ddtree/rms_norm.cuh"
+
+struct Config {
+    static constexpr int width = 256;
+    static constexpr int heads = 1;
+    static constexpr float eps = 1e-06f;
+    static constexpr int lanes = 32;
+    static constexpr int threads = 32;
+    static constexpr ddtree::Domain domain = ddtree::Domain::rows;
+};
+
+KERNEL(Config::threads)
+rms_norm_1_256_1em06(const bf16* x, const bf16* weight, const ddtree::Rows* rows, bf16* y) {
+    ddtree::rms_norm<Config>(x, weight, rows, y);
+}
