@@ -19,7 +19,7 @@ from ddtree.graph.model import Model, load
 from ddtree.graph.step_graph import StepGraph
 from ddtree.runtime.cache import CompileCache
 from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all, report
-from ddtree.templates.program import program
+from ddtree.templates.program import program, tuning_of
 from ddtree.templates.target import DEFAULT_TARGET, target
 
 
@@ -74,7 +74,7 @@ def _kernels(model: Model, graphs: Sequence[StepGraph], args: argparse.Namespace
 
     compiled: list[CompiledKernel] = []
     for name in args.target or [DEFAULT_TARGET]:
-        tuning = {op: t.model_dump(exclude_none=True) for op, t in model.target.spec.tuning.get(name, {}).items()}
+        tuning = tuning_of(model, name)
         kernels = program(graphs, target(name), tuning).values()
         sources = [KernelSource(k.name, k.op.name(), k.source, k.tile.smem) for k in kernels]
         compiled += compile_all(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from ddtree.errors import SpecError
+from ddtree.graph.mistake import near
 from ddtree.graph.model import Model, Source
 from ddtree.graph.op import Op
 from ddtree.graph.ops import Accept, BuildTree, CacheCommit, ConcatTaps, GatherRows, Sample, SelectRows, Stop, TopK
 from ddtree.graph.passes.memory import plan_memory
 from ddtree.graph.passes.shard import shard
-from ddtree.graph.passes.verify import verify, verify_ranks
+from ddtree.graph.passes.verify import UnfitOperandsError, verify, verify_ranks
 from ddtree.graph.rows import MAX_ROWS
 from ddtree.graph.schema import Layers
 from ddtree.graph.scope import Scope
@@ -43,7 +45,7 @@ class Limits:
     def of(model: Model) -> Limits:
         """The limits that a model's YAML sets."""
         decode = model.target.spec.decode
-        vocab, budget = int(model.target.names.get("vocab", 1)), decode.tree.budget
+        vocab, budget = int(model.target.names["vocab"]), decode.tree.budget
         width = budget if decode.tree.width == "auto" else decode.tree.width
         drafting = model.drafter is not None and decode.loop[0] == "draft"
         return Limits(
@@ -51,15 +53,15 @@ class Limits:
             decode.prefill_rows,
             decode.block_size - 1 if drafting else 0,
             model.drafter.spec.block_size if model.drafter and drafting else 0,
-            budget + 1,
+            budget + 1 if drafting else 1,
             max(1, min(width, vocab)),
         )
 
 
 class Builder:
-    """Expands the YAML of a model into the ops of its steps."""
+    """Expands the YAML of a model into the ops of its steps. `verify_rows` is the row capacity of the verify step."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, verify_rows: int = MAX_ROWS) -> None:
         self.model, self.limits = model, Limits.of(model)
         self.drafter = model.drafter if self.limits.block else None
         self.context = (
@@ -68,7 +70,7 @@ class Builder:
         self.rows = {
             "prefill": self.limits.prefill,
             "draft": self.limits.sequences * self.limits.block,
-            "verify": MAX_ROWS,
+            "verify": verify_rows,
             "commit": min(MAX_ROWS, self.limits.sequences * (self.limits.depths + 1)),
         }
 
@@ -96,12 +98,35 @@ class Builder:
             if not isinstance(item, Layers):
                 self._append(ops, scope, item, path, keep_rows)
                 continue
-            first, last = (int(n) for n in item.layers.split(".."))
+            first, last = item.span
             for layer in range(first, last + 1):
                 self._layer(ops, scope, item, layer, path, keep_rows)
                 if layer in taps:
-                    tapped[layer] = scope.tensors[spec.stream]
+                    tapped[layer] = self._tap(scope)
         return ops, [tapped[layer] for layer in taps]
+
+    def _tap(self, scope: Scope) -> Tensor:
+        """The residual stream, as it is now."""
+        name, hidden = scope.source.spec.stream, int(self.model.target.names["hidden"])
+        tap = scope.tensors.get(name)
+        if tap is None or tap.shape[1:] != (hidden,) or tap.split is not None:
+            found = f"rows of {list(tap.shape[1:])}" if tap else f"no tensor {name!r}"
+            raise scope.source.doc.error(("stream",), f"the residual stream has whole rows of {hidden}, found {found}")
+        return tap
+
+    @staticmethod
+    def _logits(scope: Scope, ops: list[Op], vocab: int) -> Tensor:
+        """The tensor that a graph leaves for the choice of tokens."""
+        doc, logits = scope.source.doc, scope.tensors.get("logits")
+        if logits is None:
+            raise doc.error(("graph",), "the graph must write a tensor named 'logits'")
+        origin = next(op.origin for op in reversed(ops) if logits in op.writes())
+        if logits.dtype is not DType.FP32 or logits.shape[1:] != (vocab,):
+            found = f"{logits.dtype.value} rows of {list(logits.shape[1:])}"
+            raise doc.error_at(origin, f"logits are fp32 rows of {vocab} (dtype: fp32), found {found}")
+        if scope.wanted and logits.domain != "wanted":
+            raise doc.error_at(origin, "select_rows must come before the logits, which few rows of a step need")
+        return logits
 
     def _layer(self, ops: list[Op], scope: Scope, item: Layers, layer: int, path: Path_, keep_rows: bool) -> None:
         spec, doc = scope.source.spec, scope.source.doc
@@ -112,7 +137,8 @@ class Builder:
         prefix = item.prefix.replace("{layer}", str(layer))
         for j, name in enumerate(item.blocks):
             if name not in spec.blocks:
-                raise doc.error((*path, "blocks", j), f"unknown block {name!r}; known: {', '.join(spec.blocks)}")
+                known = near(name, spec.blocks, otherwise=f"; known: {', '.join(spec.blocks)}")
+                raise doc.error((*path, "blocks", j), f"unknown block {name!r}{known}")
             block, at = spec.blocks[name], ("blocks", name)
             for key, weight in block.weights.items():
                 inner.add_weight(key, weight, prefix, (*at, "weights", key))
@@ -132,12 +158,10 @@ class Builder:
     def _target(self, step: StepName, *, keep_rows: bool) -> tuple[list[Op], dict[str, Tensor], dict[str, Tensor]]:
         """The target's forward pass: ops, inputs and outputs."""
         ids = Tensor("ids", (self.rows[step],), DType.INT32, domain="rows")
-        scope = self._scope(self.model.target, "", {"ids": ids}, self.limits.sequences)
+        scope = self._scope(self.model.target, "", {"ids": ids}, 0 if keep_rows else self.limits.sequences)
         taps = self.drafter.spec.taps.layers if self.drafter else []
         ops, tapped = self._expand(scope, "graph", keep_rows=keep_rows, taps=taps)
-        if "logits" not in scope.tensors:
-            raise self.model.target.doc.error(("graph",), "the graph must write a tensor named 'logits'")
-        outputs = {"logits": scope.tensors["logits"]}
+        outputs = {"logits": self._logits(scope, ops, int(self.model.target.names["vocab"]))}
         if tapped:
             ops.append(self._loop(ConcatTaps, taps=tuple(tapped), y="features"))
             outputs["features"] = ops[-1].writes()[0]
@@ -171,6 +195,24 @@ class Builder:
         assert self.drafter is not None
         return self._expand(self._scope(self.drafter, DRAFT, {"features": features}), "features")[0]
 
+    def _features(self, rows: int) -> Tensor:
+        """The target's features as the drafter receives them."""
+        assert self.drafter is not None
+        width = len(self.drafter.spec.taps.layers) * int(self.model.target.names["hidden"])
+        return Tensor("features", (rows, width), domain="source")
+
+    def _check_context(self, draft: list[Op]) -> None:
+        """What the block reads of a cache is what the features wrote."""
+        assert self.drafter is not None
+        context = self._context_ops(replace(self._features(self.rows["commit"]), domain="rows"))
+        written = {cache.name: cache for op in context for cache in op.caches()}
+        for op in draft:
+            for cache in op.caches():
+                if written.get(cache.name) != cache:
+                    how = "otherwise (row or window)" if cache.name in written else "nowhere"
+                    name = cache.name.removeprefix(DRAFT)
+                    raise self.drafter.doc.error_at(op.origin, f"the block reads cache {name}, which `features` declares {how}")
+
     def _prefill(self) -> StepGraph:
         ops, inputs, outputs = self._target("prefill", keep_rows=False)
         request = self._request()
@@ -189,13 +231,9 @@ class Builder:
         shared = self._scope(self.model.target, "", {})
         scope.weights.update({f"target.{name}": weight for name, weight in shared.weights.items()})
         ops, _ = self._expand(scope, "graph", keep_rows=False)
-        if "logits" not in scope.tensors:
-            raise self.drafter.doc.error(("graph",), "the graph must write a tensor named 'logits'")
-        ops.append(
-            self._loop(
-                TopK, logits=scope.tensors["logits"], k=self.limits.width, log_prob="log_prob", token="candidate"
-            )
-        )
+        self._check_context(ops)
+        logits = self._logits(scope, ops, int(self.model.target.names["vocab"]))
+        ops.append(self._loop(TopK, logits=logits, k=self.limits.width, log_prob="log_prob", token="candidate"))
         log_prob, token = ops[-1].writes()
         anchor, budget = self._per_sequence("anchor"), self._per_sequence("budget")
         tree = self._loop(
@@ -234,17 +272,18 @@ class Builder:
         )  # fmt: skip
         outputs.update({t.name: t for t in (*walk.writes(), *end.writes())})
         inputs = {**inputs, **request, "remaining": remaining}
-        return StepGraph("verify", (*ops, walk, end), inputs, outputs, MAX_ROWS, tree=True, decode=True)
+        return StepGraph("verify", (*ops, walk, end), inputs, outputs, self.rows["verify"], tree=True, decode=True)
 
     def _commit(self) -> StepGraph:
         path = Tensor("path", (self.limits.sequences, self.limits.depths + 1), DType.INT32, domain="sequences")
         length = self._per_sequence("length")
-        caches = StepGraph("verify", tuple(self._verified[0]), {}, {}, MAX_ROWS, tree=True, decode=True).caches().values()
+        caches = (
+            StepGraph("verify", tuple(self._verified[0]), {}, {}, MAX_ROWS, tree=True, decode=True).caches().values()
+        )
         ops: list[Op] = [self._loop(CacheCommit, path=path, length=length, cache=cache) for cache in caches]
         inputs = {"path": path, "length": length}
         if self.drafter:
-            taps, hidden = self.drafter.spec.taps, int(self.model.target.names["hidden"])
-            features = Tensor("features", (MAX_ROWS, len(taps.layers) * hidden), domain="source")
+            features = self._features(MAX_ROWS)
             ops.append(self._loop(GatherRows, x=features, rows=self.rows["commit"], y="committed_features"))
             ops += self._context_ops(ops[-1].writes()[0])
             inputs["features"] = features
@@ -261,10 +300,20 @@ def build_step(model: Model, step: StepName, rank: int = 0, builder: Builder | N
     graph = (builder or Builder(model)).build(step)
     verify(graph, "build")
     graph = shard(graph, Shard(model.ranks, rank))
-    verify(graph, "shard")
+    try:
+        verify(graph, "shard")
+    except UnfitOperandsError as e:
+        raise _indivisible(model, e) from None
     graph = plan_memory(graph)
     verify(graph, "memory")
     return graph
+
+
+def _indivisible(model: Model, unfit: UnfitOperandsError) -> SpecError:
+    """What a user reads when a rank's part of an op no longer fits it."""
+    docs = [source.doc for source in (model.target, model.drafter) if source]
+    doc = next((d for d in docs if unfit.op.origin.startswith(f"{d.file}:")), docs[0])
+    return doc.error_at(unfit.op.origin, f"{unfit.op.name()} on {model.ranks} ranks: {unfit.reason}")
 
 
 def build_ranks(model: Model, step: StepName) -> list[StepGraph]:

@@ -111,10 +111,15 @@ def cpu_decoder(
     )  # fmt: skip
 
 
-def make_decoder(model: Model, steps: Mapping[StepName, StepExecutor], caches: Sequence[SlotMemory]) -> Decoder:
+def make_decoder(
+    model: Model,
+    steps: Mapping[StepName, StepExecutor],
+    caches: Sequence[SlotMemory],
+    kind: Callable[..., Decoder] = Decoder,
+) -> Decoder:
     """The decoder of a model on given executors."""
     spec = model.target.spec
-    return Decoder(
+    return kind(
         Limits.of(model),
         steps,
         caches,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ddtree.graph.model import Model
 from ddtree.graph.op import Op
 from ddtree.graph.ops import CacheWrite
 from ddtree.graph.step_graph import StepGraph
@@ -36,3 +37,9 @@ def program(graphs: Iterable[StepGraph], target: Target, tuning: Tuning) -> dict
                 if known is None or kernel.tile.smem > known.tile.smem:
                     kernels[kernel.name] = kernel
     return kernels
+
+
+def tuning_of(model: Model, name: str) -> dict[str, dict[str, int]]:
+    """The YAML's launch choices for a target, by op."""
+    table = {str(target): ops for target, ops in model.target.spec.tuning.items()}
+    return {str(op): choice.model_dump(exclude_none=True) for op, choice in table.get(name, {}).items()}

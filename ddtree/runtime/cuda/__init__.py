@@ -1,0 +1,1 @@
+"""The GPU runtime: one device, its memory, its kernels and captured rounds."""

@@ -1,0 +1,164 @@
+"""From a model to a decoder on one GPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ddtree.errors import UsageError
+from ddtree.graph.build import Builder, Limits, build_step, steps_of
+from ddtree.graph.model import Model
+from ddtree.graph.rows import MAX_ROWS
+from ddtree.graph.step_graph import StepGraph, StepName
+from ddtree.graph.tensor import Cache, DType
+from ddtree.runtime.cache import CompileCache
+from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all
+from ddtree.runtime.cuda.decoder import CudaDecoder, bucket
+from ddtree.runtime.cuda.driver import Device
+from ddtree.runtime.cuda.module import Function, load
+from ddtree.runtime.cuda.round import RoundGraph, RoundState
+from ddtree.runtime.cuda.step import CudaStep, RowsBuffer
+from ddtree.runtime.decoder import Decoder
+from ddtree.runtime.kv import PAGE
+from ddtree.runtime.launches import Place, launches, pack_weights
+from ddtree.runtime.load import Folders, kv_pages, make_decoder, read_weights
+from ddtree.templates.program import tuning_of
+from ddtree.templates.render import render_tile
+from ddtree.templates.round import round_tiles
+
+Progress = Callable[[str, int, int], None]
+
+
+def _silent(*_: object) -> None:
+    """No progress."""
+
+
+class CudaCache:
+    """One layer's cache on the GPU: pages (or rings) and scratch, BF16, NaN where nothing is stored."""
+
+    def __init__(self, device: Device, layer: Cache, pages: int, sequences: int) -> None:
+        self.device, self.ring = device, layer.pages() * PAGE if layer.window is not None else 0
+        unit = self.ring or PAGE
+        self.unit_bytes, self.scratch_bytes = unit * layer.row_bytes, MAX_ROWS * layer.row_bytes
+        units = sequences if self.ring else pages
+        self.rows = device.alloc(units * self.unit_bytes, f"cache {layer.name}")
+        self.scratch = device.alloc(sequences * self.scratch_bytes, f"tree scratch of {layer.name}")
+        device.fill(self.rows, 0xFF, units * self.unit_bytes)
+        device.fill(self.scratch, 0xFF, sequences * self.scratch_bytes)
+
+    def poison(self, sequence: int, pages: list[int]) -> None:
+        """Forget a sequence, as NumpyCache does."""
+        for unit in [sequence] if self.ring else pages:
+            self.device.fill(self.rows + unit * self.unit_bytes, 0xFF, self.unit_bytes)
+        self.device.fill(self.scratch + sequence * self.scratch_bytes, 0xFF, self.scratch_bytes)
+
+
+def upload_weights(device: Device, graphs: list[StepGraph], stored: Mapping[str, Any]) -> dict[Place, int]:
+    """Every weight on the GPU in its kernels' layout; equal arrays of several ops are uploaded once."""
+    addresses: dict[Place, int] = {}
+    uploaded: dict[tuple[str, bytes], int] = {}
+    for place, array in pack_weights(graphs, stored).items():
+        bits = array.view(np.uint16) if array.dtype == DType.BF16.numpy else array
+        same = (place.name, np.ascontiguousarray(bits).tobytes()) if bits.nbytes < 1 << 20 else None
+        if same is not None and same in uploaded:
+            addresses[place] = uploaded[same]
+            continue
+        addresses[place] = device.upload(bits, f"weight {place.name}")
+        if same is not None:
+            uploaded[same] = addresses[place]
+    return addresses
+
+
+class Program:
+    """A model on one GPU: kernels, weights and caches that all its steps share, and the steps themselves."""
+
+    def __init__(self, model: Model, where: Folders, device: Device, progress: Progress = _silent) -> None:
+        if model.ranks != 1:
+            raise UsageError(f"{model.ranks} ranks on one GPU are not supported; use --tp 1 or --device cpu")
+        self.model, self.device, self.limits = model, device, Limits.of(model)
+        self.buckets = needed_buckets(self.limits)
+        self.graphs = self._graphs()
+        self.tiles = round_tiles(self.limits, model.drafter.spec.mask_id if model.drafter else 0)
+        tuning = tuning_of(model, device.target.name)
+        self.launches = {key: launches(g, device.target, tuning) for key, g in self.graphs.items()}
+        self.functions = self._functions(progress)
+        self.state = RoundState(device, self.limits)
+        self.columns = -(-(model.target.spec.context + MAX_ROWS) // PAGE)
+        self.page_table = device.alloc(4 * self.limits.sequences * self.columns, "page table")
+        self.caches: dict[str, CudaCache] = {}
+        self.shared = self._memory(where, progress)
+        self._steps: dict[tuple[StepName, int], CudaStep] = {}
+
+    def step(self, name: StepName, rows: int = 0) -> CudaStep:
+        """A step, made once; `rows` is the capacity of a verify step."""
+        key = (name, rows if name == "verify" else 0)
+        if key not in self._steps:
+            graph = self.graphs[key]
+            alias = {"committed": self.state.arrays["committed"], "pages": self.page_table}
+            table = RowsBuffer(self.device, graph.rows, self.limits.sequences, self.columns, alias)
+            self._steps[key] = CudaStep(self.device, graph, self.launches[key], self.functions, self.shared, table)
+        return self._steps[key]
+
+    def capture(self, rows: int) -> RoundGraph:
+        """The captured round of one row capacity."""
+        steps = {name: self.step(name, rows) for name in steps_of(self.model) if name != "prefill"}
+        return RoundGraph(self.state, steps, self.tiles, self.functions)
+
+    def _graphs(self) -> dict[tuple[StepName, int], StepGraph]:
+        builder = Builder(self.model)
+        graphs = {
+            (name, 0): build_step(self.model, name, 0, builder) for name in steps_of(self.model) if name != "verify"
+        }
+        for rows in self.buckets:
+            graphs["verify", rows] = build_step(self.model, "verify", 0, Builder(self.model, rows))
+        return graphs
+
+    def _functions(self, progress: Progress) -> dict[str, Function]:
+        """Compile and load every kernel of every step and of the round."""
+        tiles = {t.name: t for t in self.tiles.values()}
+        sources = {t.name: KernelSource(t.name, t.template, render_tile(t), t.smem) for t in tiles.values()}
+        for kernel in (launch.kernel for plan in self.launches.values() for launch in plan):
+            if kernel.name not in tiles or kernel.tile.smem > tiles[kernel.name].smem:
+                tiles[kernel.name] = kernel.tile
+                sources[kernel.name] = KernelSource(kernel.name, kernel.op.name(), kernel.source, kernel.tile.smem)
+
+        def done(count: int, total: int, _: CompiledKernel) -> None:
+            progress("kernels", count, total)
+
+        compiled = compile_all(list(sources.values()), [self.device.target.name], cache=CompileCache(), progress=done)
+        return load(self.device, {k.name: k.cubin for k in compiled}, tiles)
+
+    def _memory(self, where: Folders, progress: Progress) -> dict[Place, int]:
+        """Weights and caches on the GPU, by place."""
+        graphs = list(self.graphs.values())
+        weights = {n: w for g in graphs for n, w in g.weights().items()}
+        shared = upload_weights(self.device, graphs, read_weights(self.model, where, weights, progress))
+        for name, layer in {n: c for g in graphs for n, c in g.caches().items()}.items():
+            cache = self.caches[name] = CudaCache(self.device, layer, kv_pages(self.model), self.limits.sequences)
+            shared[Place("pages", name)], shared[Place("scratch", name)] = cache.rows, cache.scratch
+        self.device.synchronize("loading weights")
+        return shared
+
+
+def needed_buckets(limits: Limits) -> list[int]:
+    """The row capacities that rounds of 1..sequences sequences need."""
+    counts = range(1, limits.sequences + 1)
+    return sorted({bucket(n * (min(limits.nodes - 1, MAX_ROWS // n - 1) + 1)) for n in counts})
+
+
+def cuda_decoder(
+    model: Model, where: Folders, device: Device, *, captured: bool = True, progress: Progress = _silent
+) -> Decoder:  # fmt: skip
+    """A decoder on one GPU. `captured=False` launches kernel by kernel from the host, step by step, for comparison."""
+    program = Program(model, where, device, progress)
+    caches = list(program.caches.values())
+    steps = {name: program.step(name, program.buckets[-1]) for name in steps_of(model)}
+    if not captured:
+        return make_decoder(model, steps, caches)
+    kind = functools.partial(
+        CudaDecoder, device=device, state=program.state, page_table=program.page_table, capture=program.capture
+    )
+    return make_decoder(model, steps, caches, kind)

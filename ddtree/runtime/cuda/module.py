@@ -1,0 +1,64 @@
+"""Cubins to launchable functions."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from ddtree.errors import DeviceError
+from ddtree.runtime.cuda.driver import Device, check
+from ddtree.templates.kernel import Tile
+
+
+@dataclass(frozen=True)
+class Function:
+    """One kernel, loaded and ready: `tile` says how it is launched."""
+
+    tile: Tile
+    handle: Any
+
+
+def load(device: Device, cubins: Mapping[str, bytes], tiles: Mapping[str, Tile]) -> dict[str, Function]:
+    """Load every kernel now, so that no first use waits for the GPU later. `cubins` and `tiles` by kernel name."""
+    functions = {}
+    for name, code in cubins.items():
+        tile, what = tiles[name], f"loading kernel {name}"
+        library = check(cu.cuLibraryLoadData(code, [], [], 0, [], [], 0), what)
+        kernel = check(cu.cuLibraryGetKernel(library, name.encode()), what)
+        handle = check(cu.cuKernelGetFunction(kernel), what)
+        if tile.smem > 48 * 1024:
+            attribute = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            check(cu.cuFuncSetAttribute(handle, attribute, tile.smem), what)
+        if tile.coresident:
+            _require_resident(device, handle, tile)
+        functions[name] = Function(tile, handle)
+    return functions
+
+
+def _require_resident(device: Device, handle: Any, tile: Tile) -> None:
+    per_sm = check(
+        cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, tile.block, tile.smem), "asking for occupancy"
+    )
+    blocks = tile.grid[0] * tile.grid[1] * tile.grid[2]
+    if blocks > per_sm * device.sms:
+        raise DeviceError(f"kernel {tile.name} needs {blocks} resident blocks, this GPU holds {per_sm * device.sms}")
+
+
+class Call:
+    """A function with its pointer arguments laid out once."""
+
+    def __init__(self, function: Function, tile: Tile, addresses: Sequence[int]) -> None:
+        self.function, self.tile = function, tile  # equal names may be launched with other grids
+        self._cells = [ctypes.c_uint64(a) for a in addresses]
+        self._table = (ctypes.c_void_p * max(1, len(self._cells)))(*map(ctypes.addressof, self._cells))
+
+    def launch(self, stream: Any) -> None:
+        """Put the kernel into the stream."""
+        result = cu.cuLaunchKernel(
+            self.function.handle, *self.tile.grid, self.tile.block, 1, 1, self.tile.smem, stream, ctypes.addressof(self._table), 0
+        )  # fmt: skip
+        check(result, f"launching {self.tile.name}")
