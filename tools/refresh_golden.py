@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ddtree.graph.build import build_step, steps_of
 from ddtree.graph.model import load
-from ddtree.templates.program import program
+from ddtree.templates.program import program, tuning_of
 from ddtree.templates.target import DEFAULT_TARGET, target
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,7 +22,8 @@ def sources() -> dict[str, str]:
     """Generated source of every kernel of every step, by file name."""
     model = load(MODEL)
     graphs = [build_step(model, step) for step in steps_of(model)]
-    return {f"{name}.cu": kernel.source for name, kernel in program(graphs, target(DEFAULT_TARGET), {}).items()}
+    tuning = tuning_of(model, DEFAULT_TARGET)
+    return {f"{name}.cu": kernel.source for name, kernel in program(graphs, target(DEFAULT_TARGET), tuning).items()}
 
 
 def main() -> int:
