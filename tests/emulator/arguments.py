@@ -42,13 +42,15 @@ class Packed:
 KIND_NAMES = {b"p": "pointer", b"f": "floating-point", b"i": "signed integer", b"u": "unsigned integer", b"s": "struct"}
 
 
-def pack(name: str, kernel: ctypes.c_void_p, args: Sequence[Any]) -> Packed:
-    """Lay out `args` for the kernel whose description starts at `kernel`; ValueError when they do not fit its parameters."""
-    described = _Kernel.from_address(ctypes.addressof(kernel))
+def pack(name: str, description: int, args: Sequence[Any]) -> Packed:
+    """Lay out `args` for the kernel described at address `description`; ValueError when they do not fit its parameters."""
+    described = _Kernel.from_address(description)
     if len(args) != described.count:
         raise ValueError(f"{name} takes {described.count} arguments, got {len(args)}")
     copies: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
-    values, buffers, keep = [], [], []
+    values: list[bytes] = []
+    buffers: list[int] = []
+    keep: list[Any] = []
     for i, value in enumerate(args):
         parameter = described.parameters[i]
         where = f"{name}, argument {i} ({KIND_NAMES[parameter.kind]}, {parameter.size} bytes)"
@@ -88,7 +90,7 @@ def _encode(where: str, kind: bytes, size: int, value: Any) -> bytes:
             raise ValueError(f"{where}: got {'None' if value is None else 'an array'}")
         return (0 if value is None else value.ctypes.data).to_bytes(8, "little")
     if isinstance(value, bytes | bytearray | ctypes.Structure | np.void):
-        return _sized(where, size, bytes(value))
+        return _sized(where, size, value.tobytes() if isinstance(value, np.void) else bytes(memoryview(value)))
     if isinstance(value, np.generic):
         wanted = {"f": b"f", "i": b"iu", "u": b"iu", "b": b"u"}.get(value.dtype.kind, b"")
         if kind not in wanted and value.dtype.kind != "V":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,17 +28,23 @@ def cache_folder() -> Path:
     return folder
 
 
-@functools.cache
-def _tree_digest(folder: Path) -> str:
-    """Hash of every header and source below `folder`."""
-    digest = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.suffix in (".h", ".cuh", ".cpp")):
-        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
 
 
-def _key(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+def _included(text: str, folders: Sequence[Path], seen: dict[Path, str]) -> None:
+    """Collect in `seen` the text of every file of `folders` that `text` includes, directly or not."""
+    for name in _INCLUDE.findall(text):
+        path = next((f / name for f in folders if (f / name).is_file()), None)
+        if path is not None and path not in seen:
+            seen[path] = path.read_text()
+            _included(seen[path], [path.parent, *folders], seen)
+
+
+def _key(text: str, folders: Sequence[Path], *parts: str) -> str:
+    """Name of a build: a hash of its whole text and of `parts`. Where the checkout lies does not matter."""
+    seen: dict[Path, str] = {}
+    _included(text, folders, seen)
+    return hashlib.sha256("\0".join([text, *seen.values(), *parts]).encode()).hexdigest()[:20]
 
 
 def _compile(folder: str, compiler: Compiler, source: str, name: str, flags: list[str]) -> str:
@@ -56,13 +63,16 @@ def _scratch(folder: Path) -> tempfile.TemporaryDirectory[str]:
 @functools.cache
 def runtime_library(compiler: Compiler) -> Path:
     """The emulator itself, compiled once per compiler."""
-    flags = [*compiler.flags("fast"), f"-I{RUNTIME}", f"-I{SHIM}"]
+    flags = compiler.flags("fast")
     source = "".join(f'#include "{path.name}"\n' for path in sorted(RUNTIME.glob("*.cpp")))
-    key = _key(source, _tree_digest(RUNTIME), _tree_digest(SHIM), compiler.version, *flags)
+    key = _key(source, [RUNTIME, SHIM], compiler.version, *flags)
     library = cache_folder() / f"libemulator-{key}.so"
     if not library.exists():
         with _scratch(library.parent) as folder:
-            code, linked = _compile(folder, compiler, source, "runtime.cpp", flags), Path(folder, "linked.so")
+            code, linked = (
+                _compile(folder, compiler, source, "runtime.cpp", [*flags, f"-I{RUNTIME}", f"-I{SHIM}"]),
+                Path(folder, "linked.so"),
+            )
             compiler.run([*LINK_FLAGS, "-o", str(linked), code, f"-Wl,-soname,{library.name}", "-lm"])
             linked.replace(library)
     return library
@@ -78,15 +88,19 @@ def kernel_library(
 ) -> Path:
     """The library of one kernel source with the entries `names`; compiled on the first request."""
     runtime = runtime_library(compiler)
-    includes = [*include_dirs, KERNEL_INCLUDE, SHIM]
-    text = f'#line 1 "kernel.cu"\n{source}\n' + "".join(f"EMULATED_KERNEL({name})\n" for name in names)
-    flags = [*compiler.flags(mode), *KERNEL_FLAGS, *(f"-D{d}" for d in defines), *(f"-I{d}" for d in includes)]
-    flags += ["-include", "emulation.h"]
-    key = _key(text, *(_tree_digest(Path(d)) for d in includes), runtime.name, *flags)
+    folders = [*include_dirs, KERNEL_INCLUDE, SHIM]
+    text = f'#include "emulation.h"\n#line 1 "kernel.cu"\n{source}\n' + "".join(
+        f"EMULATED_KERNEL({n})\n" for n in names
+    )
+    flags = [*compiler.flags(mode), *KERNEL_FLAGS, *(f"-D{d}" for d in defines)]
+    key = _key(text, folders, runtime.name, *flags)
     library = runtime.parent / f"kernel-{key}.so"
     if not library.exists():
         with _scratch(library.parent) as folder:
-            code, linked = _compile(folder, compiler, text, "kernel.cu", flags), Path(folder, "linked.so")
+            code, linked = (
+                _compile(folder, compiler, text, "kernel.cu", [*flags, *(f"-I{f}" for f in folders)]),
+                Path(folder, "linked.so"),
+            )
             # Linked without the sanitizer's flag, which would pull in the runtime that the emulator replaces.
             compiler.link_kernel([*LINK_FLAGS, "-o", str(linked), code, str(runtime), "-Wl,-rpath,$ORIGIN", "-lm"])
             linked.replace(library)

@@ -44,7 +44,9 @@ class Compiler:
 
     name: Literal["gcc", "clang", "zig"]
     command: tuple[str, ...]
-    kernel_link_command: tuple[str, ...]  # without the C++ library, which kernels do not use and zig would link statically
+    kernel_link_command: tuple[
+        str, ...
+    ]  # without the C++ library, which kernels do not use and zig would link statically
     version: str
 
     def flags(self, mode: Mode) -> list[str]:

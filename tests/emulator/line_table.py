@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path, PurePath
 
 # Standard opcodes (7.21)
@@ -135,7 +136,7 @@ def _rows(library: Path) -> list[tuple[int, str, int]]:
 def source_line(library: Path, offset: int) -> str | None:
     """`file:line` of the instruction at `offset` from the library's load address, None when the tables do not say."""
     rows = _rows(library)
-    for (start, file, line), (stop, _, _) in zip(rows, rows[1:], strict=False):
+    for (start, file, line), (stop, _, _) in pairwise(rows):
         if line and start <= offset < stop:
             return f"{file}:{line}"
     return None

@@ -120,13 +120,13 @@ class Module:
         """
         if name not in self._names:
             raise ValueError(f"no kernel {name!r}: this module has {', '.join(self._names)}")
-        grid3, block3 = _extents("grid", grid), _extents("block", block)
+        grid3, block3 = extents("grid", grid), extents("block", block)
         threads = block3[0] * block3[1] * block3[2]
         if threads > MAX_THREADS:
             raise ValueError(f"block {block3}: {threads} threads, at most {MAX_THREADS}")
         if not 0 <= smem <= SHARED_LIMIT:
             raise ValueError(f"{smem} bytes of dynamic shared memory, at most {SHARED_LIMIT}")
-        packed = pack(name, ctypes.c_void_p.in_dll(self._code, f"emulated_{name}"), args)
+        packed = pack(name, self.describe(name), args)
         options = _Options(
             schedule.order_code, schedule.depth_first, schedule.seed, delayed_copies, cooperative,
             check_races and self.mode == "check", exact_mma, timeout, packed.buffer_count, ctypes.addressof(packed.buffers),
@@ -151,19 +151,23 @@ class Module:
         options: _Options,
         result: _Result,
     ) -> int:
-        kernel = ctypes.addressof(ctypes.c_void_p.in_dll(self._code, f"emulated_{name}"))
-        extents = ctypes.c_uint * 3
+        triple = ctypes.c_uint * 3
         return int(self._launch(
-            ctypes.c_void_p(kernel), extents(*grid), extents(*block), ctypes.c_uint(smem), packed.table,
+            ctypes.c_void_p(self.describe(name)), triple(*grid), triple(*block), ctypes.c_uint(smem), packed.table,
             ctypes.byref(options), ctypes.byref(result),
         ))  # fmt: skip
+
+    def describe(self, name: str) -> int:
+        """Address of the kernel's description, for `pack`."""
+        return ctypes.addressof(ctypes.c_void_p.in_dll(self._code, f"emulated_{name}"))
 
     def _where(self, offset: int) -> str:
         line = source_line(self.library, offset - 1) if offset else None
         return f" [{line}]" if line else ""
 
 
-def _extents(what: str, value: Sequence[int] | int) -> tuple[int, int, int]:
+def extents(what: str, value: Sequence[int] | int) -> tuple[int, int, int]:
+    """A grid or block of one to three extents as three."""
     values = (value,) if isinstance(value, int | np.integer) else tuple(value)
     if not 1 <= len(values) <= 3 or any(v < 1 for v in values):
         raise ValueError(f"{what} {values}: expected one to three positive extents")

@@ -158,7 +158,9 @@ def test_copy_into_a_buffer_in_use(delayed: bool) -> None:
 
 @pytest.mark.parametrize("cooperative", [False, True])
 def test_races_between_blocks(cooperative: bool) -> None:
-    with pytest.raises(KernelError, match=r"race \(write after write\) on argument 0 byte 0: block \(\d,0,0\).* and block"):
+    with pytest.raises(
+        KernelError, match=r"race \(write after write\) on argument 0 byte 0: block \(\d,0,0\).* and block"
+    ):
         zoo("check").launch("blocks_write_the_same_word", 2, THREADS, [ints()], SMEM, cooperative=cooperative)
     for name in ("last_block_without_release", "release_before_the_barrier"):
         with pytest.raises(KernelError, match=r"race \(read after write\) on argument 0 byte \d+"):
@@ -166,7 +168,7 @@ def test_races_between_blocks(cooperative: bool) -> None:
 
 
 def test_waiting_for_another_block_needs_a_cooperative_launch() -> None:
-    with pytest.raises(KernelError, match="livelock.*must be cooperative"):
+    with pytest.raises(KernelError, match=r"livelock.*must be cooperative"):
         zoo("fast").launch("waits_for_a_later_block", 2, THREADS, [words()])
     zoo("fast").launch("waits_for_a_later_block", 2, THREADS, [words()], cooperative=True)
 
