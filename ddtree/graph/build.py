@@ -211,7 +211,9 @@ class Builder:
                 if written.get(cache.name) != cache:
                     how = "otherwise (row or window)" if cache.name in written else "nowhere"
                     name = cache.name.removeprefix(DRAFT)
-                    raise self.drafter.doc.error_at(op.origin, f"the block reads cache {name}, which `features` declares {how}")
+                    raise self.drafter.doc.error_at(
+                        op.origin, f"the block reads cache {name}, which `features` declares {how}"
+                    )
 
     def _prefill(self) -> StepGraph:
         ops, inputs, outputs = self._target("prefill", keep_rows=False)

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
+from warnings import catch_warnings, simplefilter
 
 Number = int | float
 Expression = int | float | str  # what YAML may write where a number is wanted
@@ -27,9 +28,17 @@ def _parse(text: str) -> ast.expr:
     if len(text) > _MAX_TEXT:
         raise ExpressionError(f"an expression of {len(text)} characters is too long (limit {_MAX_TEXT})")
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        with catch_warnings():
+            simplefilter("ignore")  # Python's advice on doubtful literals is not for the readers of a YAML file
+            return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ExpressionError(f"{text!r} is not an arithmetic expression") from None
+
+
+def _bounded(value: Number) -> Number:
+    if isinstance(value, complex) or not abs(value) <= _MAX_VALUE:
+        raise ExpressionError("the value is not a real number of at most 2**53")
+    return value
 
 
 def _evaluate(node: ast.expr, names: Mapping[str, Number]) -> Number:
@@ -51,17 +60,13 @@ def _evaluate(node: ast.expr, names: Mapping[str, Number]) -> Number:
             value = _OPERATORS[type(node.op)](left, right)
         except (ZeroDivisionError, OverflowError) as e:
             raise ExpressionError(str(e)) from None
-        if isinstance(value, complex) or abs(value) > _MAX_VALUE:
-            raise ExpressionError("the value is not a real number below 2**53")
-        return value
+        return _bounded(value)
     raise ExpressionError("only numbers, names, + - * / // % ** and parentheses are allowed")
 
 
 def evaluate(expression: Expression, names: Mapping[str, Number]) -> Number:
     """Value of a number or of an expression over `names`. Raises ExpressionError."""
-    if isinstance(expression, str):
-        return _evaluate(_parse(expression), names)
-    return expression
+    return _bounded(_evaluate(_parse(expression), names) if isinstance(expression, str) else expression)
 
 
 def evaluate_int(expression: Expression, names: Mapping[str, Number]) -> int:

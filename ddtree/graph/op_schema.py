@@ -6,7 +6,7 @@ import dataclasses
 import typing
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import Field, create_model
+from pydantic import Discriminator, Field, Tag, create_model
 
 from ddtree.graph.expression import Expression
 from ddtree.graph.op import Op
@@ -60,7 +60,16 @@ def _model(cls: type[Op]) -> type[Strict]:
 
 OP_CLASSES: dict[str, type[Op]] = {cls.name(): cls for cls in yaml_ops()}
 OP_FIELDS = {name: op_fields(cls) for name, cls in OP_CLASSES.items()}
+OP_TAG = "op: "  # what a tag starts with; tags stand in the locations of pydantic's errors, and no key looks like one
+
+
+def op_tag(node: Any) -> str | None:
+    """Which model an item of a list of ops is for."""
+    return f"{OP_TAG}{node['op']}" if isinstance(node, dict) and "op" in node else None
+
+
+OP_NODES: tuple[Any, ...] = tuple(Annotated[_model(cls), Tag(f"{OP_TAG}{name}")] for name, cls in OP_CLASSES.items())
 if typing.TYPE_CHECKING:
     OpNode = Any  # a mypy type cannot be computed; the members are made from the op classes
 else:
-    OpNode = Annotated[Union[tuple(_model(cls) for cls in OP_CLASSES.values())], Field(discriminator="op")]  # noqa: UP007
+    OpNode = Annotated[Union[OP_NODES], Discriminator(op_tag)]  # noqa: UP007

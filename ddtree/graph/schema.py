@@ -6,17 +6,29 @@ one place only.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic.json_schema import models_json_schema
 
 from ddtree.graph.expression import Expression
-from ddtree.graph.op_schema import OpNode
+from ddtree.graph.op_schema import OP_NODES, OpNode, op_tag
+from ddtree.graph.ops import all_ops
 from ddtree.graph.strict import Strict
 from ddtree.graph.text_spec import TextSpec
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+LAYERS_PATTERN = r"^[0-9]{1,3}\.\.[0-9]{1,3}$"
 MAX_BUDGET = 63
+MAX_RANKS = 64
+MAX_CONTEXT = 1 << 24  # positions that fp32, in which angles are computed, counts exactly
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+if TYPE_CHECKING:
+    OpName = str
+else:
+    OpName = Literal[tuple(cls.name() for cls in all_ops())]
 
 
 class RopeSpec(Strict):
@@ -28,10 +40,10 @@ class RopeSpec(Strict):
     layout: Literal["interleaved", "half"]
     factor: float = Field(1.0, ge=1)
     original: int = Field(0, ge=0, description="yarn: context length the model was first trained with, in positions")
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    mscale: float = 1.0
-    mscale_all_dim: float = 0.0
+    beta_fast: float = Field(32.0, gt=0)
+    beta_slow: float = Field(1.0, gt=0)
+    mscale: float = Field(1.0, ge=0)
+    mscale_all_dim: float = Field(0.0, ge=0)
     amplitude: float | Literal["auto"] = Field("auto", description="factor on cos and sin; auto derives it from mscale")
     softmax_gain: bool = Field(False, description="multiply the attention scale by yarn_gain(mscale_all_dim)**2")
 
@@ -51,7 +63,7 @@ class WeightSpec(Strict):
     shape: list[Expression] = Field(min_length=1, max_length=3, description="undivided shape of one tensor")
     dtype: Literal["bf16", "fp32", "int4"] = "bf16"
     count: Expression = Field(0, description="stacked tensors (experts); 0 for a single one")
-    group: int = Field(32, description="int4: weights along the input axis that share a scale")
+    group: int = Field(32, ge=1, description="int4: weights along the input axis that share a scale")
     replicate: bool = Field(
         False, description="keep the whole tensor on every rank though its shape names a divided dim"
     )
@@ -77,13 +89,36 @@ class BlockSpec(Strict):
 class Layers(Strict):
     """A range of layers built from the same blocks."""
 
-    layers: Annotated[str, Field(pattern=r"^\d+\.\.\d+$", description="first..last, both included")]
+    layers: Annotated[str, Field(pattern=LAYERS_PATTERN, description="first..last, both included")]
     prefix: str = Field("", description="put before the weight sources of the blocks; {layer} is the number")
     blocks: list[Name] = Field(min_length=1)
     values: dict[Name, Expression | bool] = Field({}, description="names bound for these layers, such as a window")
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """First and last layer."""
+        first, last = self.layers.split("..")
+        return int(first), int(last)
 
-GraphItem = Layers | OpNode
+
+def op_or_layers_tag(node: Any) -> str | None:
+    """Which model an item of a graph is for."""
+    return "layers: " if isinstance(node, dict) and "layers" in node else op_tag(node)
+
+
+GraphItem = Annotated[
+    Union[(Annotated[Layers, Tag("layers: ")], *OP_NODES)],  # type: ignore[valid-type]
+    Discriminator(op_or_layers_tag),
+]
+
+
+def _rule(rule: str) -> str:
+    """A glob, or `re:` and a regular expression that compiles."""
+    try:
+        re.compile(rule.removeprefix("re:") if rule.startswith("re:") else "")
+    except re.error as e:
+        raise ValueError(f"not a regular expression: {e}") from None
+    return rule
 
 
 class Checkpoint(Strict):
@@ -91,7 +126,9 @@ class Checkpoint(Strict):
 
     weights: str = Field(description="folder of the checkpoint, relative to the YAML file")
     prefix: str = ""
-    ignore: list[str] = Field([], description="regular expressions of tensor names that are skipped")
+    ignore: list[Annotated[str, AfterValidator(_rule)]] = Field(
+        [], description="tensor names that are skipped: globs, or regular expressions after `re:`"
+    )
     config: dict[str, Expression | bool | list[Expression] | None] = Field(
         {}, description="values that the checkpoint's config.json must have, by dotted key; absent keys pass"
     )
@@ -100,7 +137,7 @@ class Checkpoint(Strict):
 class Parallel(Strict):
     """Tensor parallelism."""
 
-    tensor: int = Field(1, ge=1, le=64, description="ranks")
+    tensor: int = Field(1, ge=1, le=MAX_RANKS, description="ranks")
     split: list[Name] = Field([], description="dims that the ranks divide")
 
 
@@ -165,7 +202,7 @@ class ModelSpec(Strict):
     schema_: Literal["ddtree/1"] = Field(alias="schema")
     kind: Literal["target"] = "target"
     name: str
-    context: int = Field(ge=64, description="most positions of one sequence")
+    context: int = Field(ge=64, le=MAX_CONTEXT, description="most positions of one sequence")
     dims: dict[Name, Expression]
     constants: dict[Name, float] = {}
     parallel: Parallel = Parallel()
@@ -177,7 +214,7 @@ class ModelSpec(Strict):
     graph: list[GraphItem] = Field(min_length=1)
     decode: Decode
     text: TextSpec
-    tuning: dict[Literal["compute_120f", "sm_90a"], dict[Name, Tuning]] = {}
+    tuning: dict[Literal["compute_120f", "sm_90a"], dict[OpName, Tuning]] = {}
 
 
 class Taps(Strict):
@@ -207,12 +244,19 @@ class DrafterSpec(Strict):
     blocks: dict[Name, BlockSpec]
     features: list[GraphItem] = Field(min_length=1, description="ops on the features of newly committed rows")
     graph: list[GraphItem] = Field(min_length=1, description="ops on the block")
-    tuning: dict[Literal["compute_120f", "sm_90a"], dict[Name, Tuning]] = {}
+    tuning: dict[Literal["compute_120f", "sm_90a"], dict[OpName, Tuning]] = {}
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON schema of both kinds of file, for editors."""
-    from pydantic import TypeAdapter
-
-    schema = TypeAdapter(ModelSpec | DrafterSpec).json_schema(by_alias=True)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "ddtree model", **schema}
+    """JSON schema of both kinds of file, for editors; `kind` decides between them."""
+    kinds = [(ModelSpec, "validation"), (DrafterSpec, "validation")]
+    places, definitions = models_json_schema(kinds, by_alias=True)  # type: ignore[arg-type]
+    target, drafter = (places[kind] for kind in kinds)  # type: ignore[index]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "ddtree model",
+        "if": {"properties": {"kind": {"const": "drafter"}}, "required": ["kind"]},
+        "then": drafter,
+        "else": target,
+        **definitions,
+    }

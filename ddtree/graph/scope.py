@@ -89,6 +89,8 @@ class Scope:
                 f"an int4 weight is a matrix whose input axis is a multiple of {spec.group}, found {list(full)}",
             )
         count = self.whole(spec.count, (*path, "count"))
+        if count < 0:
+            raise self.source.doc.error((*path, "count"), f"must be 0 or positive, found {count}")
         if bool(count) != ("{expert}" in spec.source):
             raise self.source.doc.error(
                 (*path, "source"), "a stacked weight has `count` and {expert} in its source, others have neither"
@@ -101,6 +103,10 @@ class Scope:
         """Declare a cache of this place."""
         row, split = self.shape(spec.row, (*path, "row"))
         window = self.whole(spec.window, (*path, "window")) if spec.window is not None else 0
+        if window < 0:
+            raise self.source.doc.error((*path, "window"), f"must be 0 (keep all) or positive, found {window}")
+        if name in self.caches:
+            raise self.source.doc.error(path, f"another block of this layer has a cache {name!r}; rename one", key=True)
         self.caches[name] = Cache(
             f"{self.space}{self.label}{name}", row, DType(spec.dtype), spec.page, self.context, window or None, split
         )
@@ -120,6 +126,8 @@ class Scope:
             op.check()
         except OpError as e:
             raise self.source.doc.error(path, f"{node.op}: {e}") from None
+        except (ValueError, IndexError, ZeroDivisionError):  # how a shape rule meets a wrong number of axes
+            raise self.source.doc.error(path, f"{node.op}: these operands do not fit: {_shapes(fields)}") from None
         for name in cls.outputs:
             self.tensors[_parts(getattr(node, name))[0]] = fields[name]
         return op
@@ -176,6 +184,15 @@ class Scope:
         full = f"{self.space}{self.label}{name}"
         self.used[full] = self.used.get(full, 0) + 1
         return full if self.used[full] == 1 else f"{full}.{self.used[full]}"
+
+
+def _shapes(fields: dict[str, Any]) -> str:
+    shapes = {
+        n: v.row if isinstance(v, Cache) else v.shape
+        for n, v in fields.items()
+        if isinstance(v, Tensor | Weight | Cache)
+    }
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
 
 
 def _first_domain(fields: dict[str, Any]) -> str:

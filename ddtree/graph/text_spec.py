@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from ddtree.graph.strict import Strict
+from ddtree.graph.strict import MisplacedError, Strict
 
 
 def _file_inside(name: str) -> str:
@@ -82,14 +82,15 @@ class TokenizerSpec(_Section):
         owner: dict[int, str] = {}
         for name, id_ in self.special.items():
             if not name:
-                raise ValueError("special: a token needs a name")
+                raise MisplacedError("special: a token needs a name", "special")
             if not self.base_tokens <= id_ < self.vocab:
-                raise ValueError(f"special: {name} has id {id_}, outside {self.base_tokens}..{self.vocab - 1}")
+                reason = f"special: {name} has id {id_}, outside {self.base_tokens}..{self.vocab - 1}"
+                raise MisplacedError(reason, "special", name)
             if id_ in owner:
-                raise ValueError(f"special: {name} and {owner[id_]} share id {id_}")
+                raise MisplacedError(f"special: {name} and {owner[id_]} share id {id_}", "special", name)
             owner[id_] = name
         if len(self.slots()) != self.special_slots:
-            raise ValueError(f"special: a token has the name of an unnamed slot ({self.unnamed})")
+            raise MisplacedError(f"special: a token has the name of an unnamed slot ({self.unnamed})", "special")
         return self
 
 
@@ -111,6 +112,9 @@ class ReasoningSpec(_Section):
     """Tokens that end the reasoning too when the model forgets `close`."""
 
 
+TOOL_MARKERS = ("section_begin", "section_end", "call_begin", "argument_begin", "call_end")
+
+
 class ToolSpec(_Section):
     """How tools are declared and called. The five markers are names of special tokens."""
 
@@ -127,11 +131,6 @@ class ToolSpec(_Section):
     call_begin: str
     argument_begin: str
     call_end: str
-
-    @property
-    def markers(self) -> list[str]:
-        """The five markers, in the order in which a call uses them."""
-        return [self.section_begin, self.call_begin, self.argument_begin, self.call_end, self.section_end]
 
     @model_validator(mode="after")
     def _call_id_has_its_slots(self) -> Self:
@@ -171,12 +170,15 @@ class ChatSpec(_Section):
     limits: RenderLimits
 
     @property
-    def markers(self) -> list[str]:
-        """Every special token that the parser of generated text looks for."""
-        reasoning = (
-            [self.reasoning.open, self.reasoning.close, *self.reasoning.implicit_close] if self.reasoning else []
-        )
-        return reasoning + (self.tools.markers if self.tools else [])
+    def markers(self) -> dict[tuple[str | int, ...], str]:
+        """Every special token that the parser of generated text looks for, by its key path in this section."""
+        found: dict[tuple[str | int, ...], str] = {}
+        if self.reasoning:
+            found = {("reasoning", "open"): self.reasoning.open, ("reasoning", "close"): self.reasoning.close}
+            found |= {("reasoning", "implicit_close", i): name for i, name in enumerate(self.reasoning.implicit_close)}
+        if self.tools:
+            found |= {("tools", key): getattr(self.tools, key) for key in TOOL_MARKERS}
+        return found
 
     @model_validator(mode="after")
     def _one_template_and_free_names(self) -> Self:
@@ -184,7 +186,8 @@ class ChatSpec(_Section):
             raise ValueError("needs exactly one of template and template_file")
         taken = {"messages", "tools", "add_generation_prompt", "bos_token", self.tools.variable if self.tools else ""}
         if clash := sorted(taken & self.flags.keys()):
-            raise ValueError(f"flags: {', '.join(clash)} is set by the engine; choose another name")
+            reason = f"flags: {', '.join(clash)} is set by the engine; choose another name"
+            raise MisplacedError(reason, "flags", clash[0])
         return self
 
 
@@ -197,8 +200,9 @@ class TextSpec(_Section):
 
     @model_validator(mode="after")
     def _markers_are_special_tokens(self) -> Self:
-        used = ([self.bos.token] if self.bos else []) + (self.chat.markers if self.chat else [])
-        for name in used:
+        used: dict[tuple[str | int, ...], str] = {("bos", "token"): self.bos.token} if self.bos else {}
+        used |= {("chat", *path): name for path, name in (self.chat.markers if self.chat else {}).items()}
+        for path, name in used.items():
             if name not in self.tokenizer.special:
-                raise ValueError(f"{name} is not one of tokenizer.special")
+                raise MisplacedError(f"{name} is not one of tokenizer.special", *path)
         return self

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ddtree.graph.op import OpError
-from ddtree.graph.passes.memory import lifetimes
+from collections.abc import Callable, Sequence
+
+from ddtree.graph.op import Op, OpError
+from ddtree.graph.passes.memory import ALIGNMENT, lifetimes
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import Cache, Tensor, Weight
 
@@ -12,9 +14,18 @@ class BrokenGraphError(AssertionError):
     """A graph that violates an invariant; always a fault of the pass named in the message."""
 
 
+class UnfitOperandsError(BrokenGraphError):
+    """Operands that do not fit their op; after sharding it may mean that the model does not divide by so many ranks."""
+
+    def __init__(self, message: str, op: Op, reason: str) -> None:
+        super().__init__(message)
+        self.op, self.reason = op, reason
+
+
 def verify(graph: StepGraph, after: str) -> None:
     """Check that every tensor is written once before it is read, that equal names mean equal things, that every op's
-    operands fit, and that tensors that live at the same time do not share memory. `after` names the pass."""
+    operands fit and its outputs follow its shape rule, and that the memory plan gives every tensor bytes of its own while
+    it lives. `after` names the pass."""
 
     def broken(message: str) -> BrokenGraphError:
         return BrokenGraphError(f"after {after}: step {graph.name}: {message}")
@@ -24,41 +35,59 @@ def verify(graph: StepGraph, after: str) -> None:
         for field, operand in op.operands():
             written = field in op.outputs
             if isinstance(operand, Tensor) and written == (operand.name in known):
-                raise broken(
-                    f"{op.name()} {'writes' if written else 'reads'} {operand.name!r} {'twice' if written else 'before it is written'}"
-                )
+                what = f"writes {operand.name!r} twice" if written else f"reads {operand.name!r} before it is written"
+                raise broken(f"{op.name()} {what}")
             if known.setdefault(operand.name, operand) != operand:
                 raise broken(f"{operand.name!r} means two different things")
         try:
             op.check()
         except OpError as e:
-            raise broken(f"{op.name()} ({op.origin}): {e}") from None
+            raise UnfitOperandsError(str(broken(f"{op.name()} ({op.origin}): {e}")), op, str(e)) from None
+        if graph.shard.size == 1 and (field := _misshapen(op)):
+            raise broken(f"{op.name()} ({op.origin}): {field} does not follow the shape rule")
     for name, tensor in graph.outputs.items():
         if known.get(tensor.name) != tensor:
             raise broken(f"output {name!r} is not written")
     if graph.offsets:
-        _no_overlap(graph)
+        _check_plan(graph, broken)
 
 
-def _no_overlap(graph: StepGraph) -> None:
-    spans = sorted(
-        (first, last, graph.offsets[name], name)
-        for name, (first, last) in lifetimes(graph).items()
-        if name in graph.offsets
-    )
-    sizes = {name: t.nbytes for name, t in graph.tensors().items()}
-    for i, (first, last, offset, name) in enumerate(spans):
-        for first2, _, offset2, name2 in spans[i + 1 :]:
-            if first2 > last:
+def _misshapen(op: Op) -> str:
+    """The first output that is not what the op's shape rule says, up to the division of a row into axes."""
+    for field, rule in type(op).infer(**vars(op)).items():
+        made: Tensor = getattr(op, field)
+        rows_fit = rule.domain == "wanted" or made.shape[0] == rule.shape[0]
+        if made.dtype is not rule.dtype or made.width != rule.width or not rows_fit:
+            return field
+    return ""
+
+
+def _check_plan(graph: StepGraph, broken: Callable[[str], BrokenGraphError]) -> None:
+    """Every written tensor has bytes in the arena, and no other that lives at the same time has any of them."""
+    tensors, spans = graph.tensors(), lifetimes(graph)
+    for name in spans:
+        start = graph.offsets.get(name, -1)
+        if start < 0 or start % ALIGNMENT or start + tensors[name].nbytes > graph.arena:
+            raise broken(f"{name!r} has no aligned place in the arena")
+    order = sorted(spans, key=lambda name: spans[name])
+    for i, name in enumerate(order):
+        start, end = graph.offsets[name], graph.offsets[name] + tensors[name].nbytes
+        for other in order[i + 1 :]:
+            if spans[other][0] > spans[name][1]:
                 break
-            if offset < offset2 + sizes[name2] and offset2 < offset + sizes[name]:
-                raise BrokenGraphError(
-                    f"after memory: step {graph.name}: {name!r} and {name2!r} live together at op {first} and share bytes"
-                )
+            if start < graph.offsets[other] + tensors[other].nbytes and graph.offsets[other] < end:
+                raise broken(f"{name!r} and {other!r} live together at op {spans[other][0]} and share bytes")
 
 
-def verify_ranks(graphs: list[StepGraph]) -> None:
-    """Check that all ranks run the same ops in the same order, so that their collectives meet."""
-    kinds = [[(type(op).__name__, op.origin) for op in g.ops] for g in graphs]
-    if any(k != kinds[0] for k in kinds):
-        raise BrokenGraphError(f"after shard: step {graphs[0].name}: ranks run different ops")
+def verify_ranks(graphs: Sequence[StepGraph]) -> None:
+    """Check that all ranks run the same ops in the same order on tensors of the same shapes at the same places, so that
+    their collectives meet and a rank finds its peers' parts."""
+
+    def plan(g: StepGraph) -> tuple[object, ...]:
+        ops = [(type(op), op.origin, [(t.name, t.shape) for t in op.writes()]) for op in g.ops]
+        return ops, g.offsets, g.arena
+
+    first = plan(graphs[0])
+    for g in graphs[1:]:
+        if plan(g) != first:
+            raise BrokenGraphError(f"after shard: step {g.name}: ranks 0 and {g.shard.rank} run different ops")
