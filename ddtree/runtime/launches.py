@@ -1,7 +1,7 @@
 """From a step graph to its launches: which kernel runs when, on which memory. Knows no device.
 
-A Place names memory; an executor decides where it is. Kernels of one step run in order, one at a time, so launches of the
-same kernel share its workspaces.
+A Place names memory; an executor decides where it is. Kernels of one step run in order, one at a time, so ops that launch
+the same kernels share their workspaces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from ddtree.graph.op import Op
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import Cache, Tensor, Weight
-from ddtree.templates.kernel import Arg, Kernel
+from ddtree.templates.kernel import Arg, Kernel, Workspace
 from ddtree.templates.program import Tuning, kernels_of_op
 from ddtree.templates.target import Target
 
@@ -26,7 +26,8 @@ class Place:
     """One piece of memory.
 
     kind  tensor: an activation of the step   weight: a parameter as the op's kernels want it (`part` of the op kind `op`)
-          pages, scratch: a cache's rows      rows: the step's row table        workspace: memory of kernel `op`
+          pages, scratch: a cache's rows      rows: the step's row table        workspace: memory that the kernels
+          of an op pass on among themselves, `op` being their names
     """
 
     kind: str
@@ -37,17 +38,18 @@ class Place:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch."""
+    """One kernel launch: memory of each argument, and the workspaces that the kernel declares."""
 
     kernel: Kernel
     places: tuple[Place, ...]
+    workspaces: Mapping[Place, Workspace]
 
 
-def _place(arg: Arg, op: Op, kernel: Kernel) -> Place:
+def _place(arg: Arg, op: Op, kernels: str) -> Place:
     if arg.kind == "rows":
         return Place("rows")
     if arg.kind == "workspace":
-        return Place("workspace", arg.of, kernel.name)
+        return Place("workspace", arg.of, kernels)
     value: Any = getattr(op, arg.of)
     operand = value[arg.index] if isinstance(value, tuple) else value
     assert isinstance(operand, Tensor | Weight | Cache)
@@ -58,11 +60,14 @@ def _place(arg: Arg, op: Op, kernel: Kernel) -> Place:
 
 def launches(graph: StepGraph, target: Target, tuning: Tuning) -> list[Launch]:
     """The launches of a step in order."""
-    return [
-        Launch(kernel, tuple(_place(arg, op, kernel) for arg in kernel.tile.args))
-        for op in graph.ops
-        for kernel in kernels_of_op(graph, op, target, tuning)
-    ]
+    made = []
+    for op in graph.ops:
+        kernels = kernels_of_op(graph, op, target, tuning)
+        names = "+".join(k.name for k in kernels)
+        for kernel in kernels:
+            spaces = {Place("workspace", w.name, names): w for w in kernel.tile.workspace}
+            made.append(Launch(kernel, tuple(_place(arg, op, names) for arg in kernel.tile.args), spaces))
+    return made
 
 
 def pack_weights(graphs: Sequence[StepGraph], stored: Mapping[str, Any]) -> dict[Place, np.ndarray]:

@@ -52,9 +52,7 @@ class EmulatedStep:
         self.arena = guarded(np.zeros(max(1, graph.arena), np.uint8))
         self.tensors = graph.tensors()
         self.workspaces = {
-            Place("workspace", w.name, x.kernel.name): guarded(np.full(w.nbytes, w.fill, np.uint8))
-            for x in self.launches
-            for w in x.kernel.tile.workspace
+            place: guarded(np.full(w.nbytes, w.fill, np.uint8)) for x in self.launches for place, w in x.workspaces.items()
         }
 
     def run(self, inputs: Mapping[str, np.ndarray], rows: RowTable) -> dict[str, np.ndarray]:

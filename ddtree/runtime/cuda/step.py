@@ -82,8 +82,7 @@ class CudaStep:
         self.origins = [launch.kernel.op.origin for launch in launches]
         workspaces: dict[Place, int] = {}
         for launch in launches:
-            for w in launch.kernel.tile.workspace:
-                place = Place("workspace", w.name, launch.kernel.name)
+            for place, w in launch.workspaces.items():
                 if place not in workspaces:
                     workspaces[place] = device.alloc(w.nbytes, f"workspace {w.name} of {launch.kernel.name}")
                     device.fill(workspaces[place], w.fill, w.nbytes)
