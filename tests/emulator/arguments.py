@@ -17,7 +17,12 @@ class _Parameter(ctypes.Structure):
 
 
 class _Kernel(ctypes.Structure):
-    _fields_ = [("call", ctypes.c_void_p), ("count", ctypes.c_int), ("parameters", ctypes.POINTER(_Parameter))]
+    _fields_ = [
+        ("call", ctypes.c_void_p),
+        ("count", ctypes.c_int),
+        ("max_threads", ctypes.c_int),
+        ("parameters", ctypes.POINTER(_Parameter)),
+    ]
 
 
 @dataclass
@@ -37,6 +42,11 @@ class Packed:
                 original[...] = copy
             elif original.tobytes() != copy.tobytes():
                 raise ValueError("the kernel wrote to a read-only array")
+
+
+def max_threads(description: int) -> int:
+    """The launch bounds of the kernel described at address `description`."""
+    return int(_Kernel.from_address(description).max_threads)
 
 
 KIND_NAMES = {b"p": "pointer", b"f": "floating-point", b"i": "signed integer", b"u": "unsigned integer", b"s": "struct"}

@@ -78,6 +78,12 @@ def runtime_library(compiler: Compiler) -> Path:
     return library
 
 
+def _entry(source: str, name: str) -> str:
+    """The line that exports kernel `name`, with the thread count of its launch bounds (the first argument), else 1024."""
+    bounds = re.search(rf"(?:\bKERNEL|__launch_bounds__)\s*\(([^;{{}}]*?)\)\s*{re.escape(name)}\s*\(", source)
+    return f"EMULATED_KERNEL({name}, {bounds[1] if bounds else 1024})\n"
+
+
 def kernel_library(
     source: str,
     names: Sequence[str],
@@ -89,9 +95,7 @@ def kernel_library(
     """The library of one kernel source with the entries `names`; compiled on the first request."""
     runtime = runtime_library(compiler)
     folders = [*include_dirs, KERNEL_INCLUDE, SHIM]
-    text = f'#include "emulation.h"\n#line 1 "kernel.cu"\n{source}\n' + "".join(
-        f"EMULATED_KERNEL({n})\n" for n in names
-    )
+    text = f'#include "emulation.h"\n#line 1 "kernel.cu"\n{source}\n' + "".join(_entry(source, n) for n in names)
     flags = [*compiler.flags(mode), *KERNEL_FLAGS, *(f"-D{d}" for d in defines)]
     key = _key(text, folders, runtime.name, *flags)
     library = runtime.parent / f"kernel-{key}.so"

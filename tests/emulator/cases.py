@@ -79,7 +79,7 @@ def fragments(a: Array, b: Array, c: Array) -> list[Array]:
 
     fa = np.stack([pair(a[:, g + i, t + j], a[:, g + i, t + j + 1]) for j in (0, 8) for i in (0, 8)], -1)
     fb = np.stack([pair(b[:, t + j, g], b[:, t + j + 1, g]) for j in (0, 8)], -1)
-    return [fa, fb, accumulators(c)]
+    return [np.ascontiguousarray(fa), np.ascontiguousarray(fb), accumulators(c)]
 
 
 def accumulators(c: Array) -> Array:

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from tests.emulator.arguments import Packed, pack
+from tests.emulator.arguments import Packed, max_threads, pack
 from tests.emulator.build import kernel_library, runtime_library
 from tests.emulator.compiler import Mode, find_compiler
 from tests.emulator.line_table import source_line
 from tests.emulator.schedule import SCHEDULES, Schedule
 
 SHARED_LIMIT = 101_376
-MAX_THREADS = 1024
 
 
 class KernelError(RuntimeError):
@@ -122,8 +121,8 @@ class Module:
             raise ValueError(f"no kernel {name!r}: this module has {', '.join(self._names)}")
         grid3, block3 = extents("grid", grid), extents("block", block)
         threads = block3[0] * block3[1] * block3[2]
-        if threads > MAX_THREADS:
-            raise ValueError(f"block {block3}: {threads} threads, at most {MAX_THREADS}")
+        if threads > (bound := max_threads(self.describe(name))):
+            raise ValueError(f"{name}, block {block3}: {threads} threads, its launch bounds say {bound}")
         if not 0 <= smem <= SHARED_LIMIT:
             raise ValueError(f"{smem} bytes of dynamic shared memory, at most {SHARED_LIMIT}")
         packed = pack(name, self.describe(name), args)

@@ -100,4 +100,6 @@ def test_mma(kind: str) -> None:
     np.testing.assert_array_equal(exact[3].view(np.uint32), real[3].view(np.uint32))
     finite = np.isfinite(real[3])
     np.testing.assert_array_equal(np.isfinite(fast[3]), finite)
-    assert np.abs(fast[3] - real[3])[finite].max() <= 2e-7 * np.abs(real[3][finite]).max()
+    worst = np.abs(fast[3] - real[3])[finite].max() / np.abs(real[3][finite]).max()
+    print(f"mma, {kind}: default arithmetic is off by at most {worst:.1g} of the largest result")
+    assert worst <= 1e-6

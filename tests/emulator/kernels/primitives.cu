@@ -2,7 +2,7 @@
 #include "ddtree/vec.cuh"
 using namespace ddtree;
 
-KERNEL(12) indices(u32* out) {   // three-dimensional grid and block
+KERNEL(24) indices(u32* out) {   // three-dimensional grid and block
     const int block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
     const int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
     out[block * blockDim.x * blockDim.y * blockDim.z + thread] =

@@ -11,7 +11,7 @@ struct Parameter {
 
 struct Kernel {
     void (*call)(void** arguments);
-    int count;
+    int count, max_threads;
     const Parameter* parameters;
 };
 
@@ -34,6 +34,8 @@ template <> constexpr inline char kind_of<unsigned long long> = 'u';
 template <class T> struct Plain { using type = T; };
 template <class T> struct Plain<const T> { using type = T; };
 
+constexpr int first(int x, int = 0) { return x; }
+
 template <auto F> struct Entry;
 template <class... A, void (*F)(A...)>
 struct Entry<F> {
@@ -49,6 +51,7 @@ struct Entry<F> {
 
 }  // namespace emu
 
-#define EMULATED_KERNEL(name)                                                                                            \
+// EMULATED_KERNEL(name, launch bounds)
+#define EMULATED_KERNEL(name, ...)                                                                                       \
     extern "C" __attribute__((visibility("default"))) const emu::Kernel emulated_##name = {                              \
-        emu::Entry<&name>::call, emu::Entry<&name>::count, emu::Entry<&name>::parameters};
+        emu::Entry<&name>::call, emu::Entry<&name>::count, emu::first(__VA_ARGS__), emu::Entry<&name>::parameters};
