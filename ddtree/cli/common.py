@@ -47,8 +47,8 @@ class Progress:
         self.started: dict[str, float] = {}
         self.drawn = 0.0
 
-    def bytes(self, what: str, done: int, total: int) -> None:
-        """Report `done` of `total` bytes of something being loaded."""
+    def report(self, what: str, done: int, total: int) -> None:
+        """Report `done` of `total`: bytes of something being loaded, or kernels."""
         if self.quiet:
             return
         now = time.perf_counter()
@@ -57,7 +57,8 @@ class Progress:
         if ended or (self.live and now - self.drawn > 0.1):
             self.drawn = now
             seconds = max(now - begin, 1e-6)
-            line = f"{what}: {done / 1e9:.3f} of {total / 1e9:.3f} GB, {done / 1e9 / seconds:.2f} GB/s"
+            size = f"{done / 1e9:.3f} of {total / 1e9:.3f} GB, {done / 1e9 / seconds:.2f} GB/s"
+            line = f"{what}: {done} of {total}" if what == "kernels" else f"{what}: {size}"
             print(("\r" if self.live else "") + line, end="\n" if ended else "", file=sys.stderr, flush=True)
             if ended:
                 self.started.pop(what)

@@ -74,7 +74,7 @@ def read_prompt(args: argparse.Namespace) -> str:
 
 def start(args: argparse.Namespace, note: TextIO | None) -> Engine:
     """Load the model that the arguments name."""
-    choose(args.device)
+    gpu = choose(args.device)
     began = time.perf_counter()
     model = load(find_model(args.model), args.set, ranks=args.tp, draft=not args.no_spec)
     where = folders(model, args.weights, args.draft_weights)
@@ -83,9 +83,16 @@ def start(args: argparse.Namespace, note: TextIO | None) -> Engine:
             print(line, file=note)
     tokenizer = Tokenizer(model.target.spec.text, where.target)
     progress = Progress(quiet=not args.verbose and not (note and sys.stderr.isatty()))
-    decoder = cpu_decoder(model, where, progress=progress.bytes)
+    if gpu is None:
+        decoder, name = cpu_decoder(model, where, progress=progress.report), "the CPU"
+    else:
+        from ddtree.runtime.cuda.driver import Device  # only here: the CPU needs no CUDA library
+        from ddtree.runtime.cuda.load import cuda_decoder
+
+        device = Device(gpu)
+        decoder, name = cuda_decoder(model, where, device, progress=progress.report), device.name
     if args.verbose and note:
-        print(f"{model.target.spec.name} ready in {time.perf_counter() - began:.2f} s on cpu", file=note)
+        print(f"{model.target.spec.name} ready in {time.perf_counter() - began:.2f} s on {name}", file=note)
     return Engine(model, decoder, tokenizer)
 
 

@@ -21,11 +21,18 @@ def gpu_problem() -> str | None:
         return f"no NVIDIA driver ({str(e).splitlines()[0]})"
 
 
-def choose(device: str) -> str:
-    """The device to run on: `cpu`. `auto` falls back to it, an explicit `cuda[:i]` does not. Raises DeviceError."""
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+def choose(device: str) -> int | None:
+    """The GPU to run on, None for the CPU. `auto` takes GPU 0 where there is one; an explicit `cuda[:N]` does not fall
+    back. Raises UsageError or DeviceError.
+    """
+    match = re.fullmatch(r"auto|cpu|cuda(?::(\d+))?", device)
+    if not match:
         raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, found {device!r}")
-    if device.startswith("cuda"):
-        problem = gpu_problem()
-        raise DeviceError(f"--device {device}: {problem or 'this version has no GPU runtime yet'}; use --device cpu")
-    return "cpu"
+    if device == "cpu":
+        return None
+    problem = gpu_problem()
+    if problem and device == "auto":
+        return None
+    if problem:
+        raise DeviceError(f"--device {device}: {problem}; use --device cpu")
+    return int(match[1] or 0)

@@ -1,0 +1,126 @@
+"""Run one op's kernels on the GPU, with the memory and the checks of the emulated harness."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ddtree.graph.op import Op
+from ddtree.graph.rows import RowTable
+from ddtree.runtime.cache import CompileCache
+from ddtree.runtime.compiler import KernelSource, compile_all
+from ddtree.runtime.cuda.driver import Device
+from ddtree.runtime.cuda.module import Call, Function, load
+from ddtree.templates.kernel import Kernel
+from ddtree.templates.render import render
+from tests.ops.harness import Results, assert_same_bits
+from tests.ops.memory import OpMemory, RowsMemory
+
+_MARGIN = 256  # bytes of poison before and after every buffer
+
+
+@cache
+def _function(device: Device, source: str, name: str, kernel: _Key) -> Function:
+    (compiled,) = compile_all(
+        [KernelSource(name, kernel.op, source, kernel.smem)], [device.target.name], cache=CompileCache()
+    )
+    return load(device, {name: compiled.cubin}, {name: kernel.kernel.tile})[name]
+
+
+class _Key:
+    """A kernel as a cache key: equal names and sizes mean equal functions."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.op, self.smem = kernel, kernel.op.name(), kernel.tile.smem
+
+    def __hash__(self) -> int:
+        return hash((self.kernel.name, self.smem))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and (self.kernel.name, self.smem) == (other.kernel.name, other.smem)
+
+
+class _Mirror:
+    """Host arrays and their copies on the GPU, each between two strips of poison."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.address: dict[int, int] = {}
+        self.arrays: list[np.ndarray] = []
+
+    def add(self, array: np.ndarray) -> int:
+        at = array.ctypes.data
+        if at not in self.address:
+            base = self.device.alloc(array.nbytes + 2 * _MARGIN, "test buffer")
+            self.device.fill(base, 0xA5, array.nbytes + 2 * _MARGIN)
+            self.address[at] = base + _MARGIN
+            self.arrays.append(array)
+        self.device.write(self.address[at], array)
+        return self.address[at]
+
+    def fetch(self) -> None:
+        """Bring every buffer back; fail when a strip of poison was written."""
+        for array in self.arrays:
+            base, size = self.address[array.ctypes.data], array.nbytes
+            around = self.device.read(base - _MARGIN, (size + 2 * _MARGIN,), np.uint8)
+            assert (around[:_MARGIN] == 0xA5).all() and (around[_MARGIN + size :] == 0xA5).all(), (
+                "a kernel wrote outside"
+            )
+            if array.flags.writeable:
+                array[...] = around[_MARGIN : _MARGIN + size].view(array.dtype).reshape(array.shape)
+
+    def free(self) -> None:
+        from cuda.bindings import driver as cu
+
+        for at in self.address.values():
+            cu.cuMemFree(at - _MARGIN)
+            self.device._allocations.remove(at - _MARGIN)
+
+
+def gpu_runner(device: Device) -> Callable[..., Results]:
+    """A function to be called like `harness.emulate`; schedules, delays and modes mean nothing on a GPU."""
+
+    def run(
+        op: Op, inputs: dict[str, Any], rows: RowTable, *, tree: bool | None = None, tuning: dict[str, int] | None = None, **_: Any
+    ) -> Results:  # fmt: skip
+        kernels = render(op, device.target, tree=rows.tree if tree is None else tree, tuning=tuning)
+        memory = OpMemory(op, inputs, rows, tuple(k.tile for k in kernels))
+        first = _launch(device, kernels, memory)
+        if not memory.workspaces_restored():
+            for field, again in _launch(device, kernels, memory).items():
+                assert_same_bits(again, first[field], f"{field} of a second launch")
+        return first
+
+    return run
+
+
+def _launch(device: Device, kernels: list[Kernel], memory: OpMemory) -> Results:
+    memory.reset()
+    mirror = _Mirror(device)
+    try:
+        table = mirror.add(_rows(mirror, memory.rows_memory))
+        for kernel in kernels:
+            arguments = memory.arguments(kernel.tile)
+            addresses = [
+                table if arg.kind == "rows" else mirror.add(array)
+                for arg, array in zip(kernel.tile.args, arguments, strict=True)
+            ]
+            function = _function(device, kernel.source, kernel.name, _Key(kernel))
+            device.synchronize()
+            Call(function, kernel.tile, addresses).launch(device.stream)
+            device.synchronize(f"running {kernel.name}")
+            mirror.fetch()
+        return memory.results()
+    finally:
+        mirror.free()
+
+
+def _rows(mirror: _Mirror, rows: RowsMemory) -> np.ndarray:
+    """`struct Rows` with the addresses that its arrays have on the GPU."""
+    counts = struct.unpack("4i", rows.struct[:16].tobytes())
+    packed = struct.pack("4i8P", *counts, *(mirror.add(a) for a in rows.arrays))
+    return np.frombuffer(packed, np.uint8).copy()
