@@ -24,8 +24,10 @@ class DraftAttention(Op):
     window  0: every key is near enough. W: a key at distance W or more from the query is hidden, the query itself counted
     causal  whether a query is blind to later rows of the block
 
+    The block's rows come after the context: none has a position below the committed length.
     scale = dim**-0.5; query head h reads key-value head h // (heads / kv_heads). Scores, softmax and sums in fp32; one
-    rounding. Source: DFlash (Chen et al., arXiv 2602.06036) and its published checkpoints.
+    rounding. (Kernels also round each weight, not their sum, to BF16 before it meets the values.)
+    Source: DFlash (Chen et al., arXiv 2602.06036) and its published checkpoints.
     """
 
     q: Tensor
