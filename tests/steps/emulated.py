@@ -17,6 +17,7 @@ from ddtree.runtime.decoder import Decoder
 from ddtree.runtime.kv import PAGE
 from ddtree.runtime.launches import Launch, Place, launches, pack_weights
 from ddtree.runtime.load import Folders, folders, kv_pages, make_decoder, read_weights
+from ddtree.templates.kernel import Tile
 from ddtree.templates.target import Target, target
 from tests.emulator import Module, guarded
 from tests.ops.memory import RowsMemory, from_device, poison, to_device
@@ -52,41 +53,49 @@ class EmulatedStep:
         self.arena = guarded(np.zeros(max(1, graph.arena), np.uint8))
         self.tensors = graph.tensors()
         self.workspaces = {
-            place: guarded(np.full(w.nbytes, w.fill, np.uint8)) for x in self.launches for place, w in x.workspaces.items()
+            place: guarded(np.full(w.nbytes, w.fill, np.uint8))
+            for x in self.launches
+            for place, w in x.workspaces.items()
         }
 
     def run(self, inputs: Mapping[str, np.ndarray], rows: RowTable) -> dict[str, np.ndarray]:
         """Poison the arena, then launch every kernel of the step in order."""
+        given = {t.name: self._input(t, inputs[name]) for name, t in self.graph.inputs.items()}
+        self.launch(given, RowsMemory(rows).struct)
+        return {name: self.read(t, live(t, rows)) for name, t in self.graph.outputs.items()}
+
+    def launch(self, given: Mapping[str, np.ndarray], table: np.ndarray) -> None:
+        """Launch every kernel on inputs in guarded memory and a `struct Rows`."""
         self.arena[:] = 0xFF
-        given = {t.name: self._input(t, inputs[name], rows) for name, t in self.graph.inputs.items()}
-        table = RowsMemory(rows)
         for launch in self.launches:
             tile = launch.kernel.tile
             args = [self._address(place, given, table) for place in launch.places]
-            _module(launch.kernel.source, tile.name).launch(
-                tile.name, tile.grid, tile.block, args, tile.smem, cooperative=tile.coresident
-            )
-        return {name: self._read(t, rows) for name, t in self.graph.outputs.items()}
+            run_tile(tile, launch.kernel.source, args)
 
-    def _address(self, place: Place, given: Mapping[str, np.ndarray], table: RowsMemory) -> np.ndarray | int:
+    def _address(self, place: Place, given: Mapping[str, np.ndarray], table: np.ndarray) -> np.ndarray | int:
         if place.kind == "rows":
-            return table.struct
+            return table
         if place.kind == "tensor":
             known = given.get(place.name)
             return known if known is not None else self.arena.ctypes.data + self.graph.offsets[place.name]
         return self.workspaces[place] if place.kind == "workspace" else self.shared[place]
 
     @staticmethod
-    def _input(t: Tensor, array: np.ndarray, rows: RowTable) -> np.ndarray:
+    def _input(t: Tensor, array: np.ndarray) -> np.ndarray:
         full = poison(t.shape, t.dtype)
         full[: len(array)] = to_device(array, t.dtype)
         return guarded(full)
 
-    def _read(self, t: Tensor, rows: RowTable) -> np.ndarray:
+    def read(self, t: Tensor, rows: int) -> np.ndarray:
+        """The first rows of a tensor in the arena."""
         stored = np.dtype(np.uint16) if t.dtype is DType.BF16 else t.dtype.numpy
         at = self.graph.offsets[t.name]
-        array = self.arena[at : at + t.nbytes].view(stored).reshape(t.shape)[: live(t, rows)]
-        return from_device(array, t.dtype)
+        return from_device(self.arena[at : at + t.nbytes].view(stored).reshape(t.shape)[:rows], t.dtype)
+
+
+def run_tile(tile: Tile, source: str, args: list[np.ndarray | int]) -> None:
+    """One launch on the emulator."""
+    _module(source, tile.name).launch(tile.name, tile.grid, tile.block, args, tile.smem, cooperative=tile.coresident)
 
 
 def emulated_decoder(model: Model, where: Folders | None = None, *, name: str = "compute_120f") -> Decoder:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ddtree.graph.op import Op, Operand
+from ddtree.errors import SpecError
+from ddtree.graph.op import Op, OpError, Operand
 from ddtree.graph.ops import AllGather, AllReduce
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import Shard, Tensor
@@ -35,7 +36,7 @@ def shard(graph: StepGraph, part: Shard) -> StepGraph:
             divided = {t.name: t for field in op.whole if (t := getattr(op, field)).split is not None}
             wholes = {name: whole(t, op.origin) for name, t in divided.items()}
             op = op.map_operands(lambda o, w=wholes: w.get(o.name, o))  # type: ignore[misc]
-        mine = op.shard(part)
+        mine = _part(op, part)
         if not mine.is_partial():
             ops.append(mine)
             continue
@@ -49,6 +50,18 @@ def shard(graph: StepGraph, part: Shard) -> StepGraph:
 
     outputs = {name: mine_of(t) for name, t in graph.outputs.items()}
     return replace(graph, ops=tuple(ops), outputs=outputs, shard=part)
+
+
+def _part(op: Op, part: Shard) -> Op:
+    """The rank's share of an op; a share that the op cannot work with is the user's mistake, at the op's YAML line."""
+    mine = op.shard(part)
+    try:
+        mine.check()
+    except OpError as e:
+        file, line, column = op.origin.rsplit(":", 2)
+        message = f"{op.name()} on {part.size} ranks: {e}"
+        raise SpecError(message, file=file, line=int(line), column=int(column), path="parallel.tensor") from None
+    return mine
 
 
 def _rename(old: Tensor, new: Tensor) -> Callable[[Operand], Operand]:

@@ -1,0 +1,211 @@
+"""ddtree-run as people call it: what it prints where, and what mistakes cost."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ddtree.cli.run import main
+
+ROOT = Path(__file__).parents[2]
+YAML = str(ROOT / "models" / "kimi_tiny.yaml")
+GOLDENS = json.loads((ROOT / "tests" / "data" / "kimi_tiny_greedy.json").read_text())
+FIB = GOLDENS[0]["prompt"]
+CPU = ("--device", "cpu")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*args: str) -> tuple[int, str, str]:
+        code = main([YAML, *CPU, *args])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_text_on_stdout_and_statistics_on_stderr(run: Any) -> None:
+    code, out, err = run("-p", FIB, "-n", "24")
+    assert code == 0
+    assert out.rstrip("\n") == GOLDENS[0]["greedy_text"][: len(out.rstrip("\n"))] and len(out) > 20
+    assert "tok/round (budget 15, depth 7)" in err and len(err.strip().splitlines()) == 1
+
+
+def test_quiet_prints_nothing_but_text(run: Any) -> None:
+    code, out, err = run("-p", FIB, "-n", "8", "-q")
+    assert code == 0 and out and not err
+
+
+def test_json_contract(run: Any) -> None:
+    code, out, _ = run("-p", FIB, "-n", "40", "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert list(result) == ["prompt_ids", "output_ids", "text", "finish_reason", "rounds", "accept_lengths", "stats"]
+    assert result["prompt_ids"] == GOLDENS[0]["prompt_ids"]
+    assert result["output_ids"] == GOLDENS[0]["greedy_ids"][:40]
+    assert result["finish_reason"] == "length"
+    golden = GOLDENS[0]["accept"]["tree15"]["lengths"]
+    assert result["rounds"] == len(result["accept_lengths"])
+    assert result["accept_lengths"] == golden[: result["rounds"]]
+    assert 1 + sum(result["accept_lengths"]) >= 40  # not clipped by -n
+
+
+def test_no_spec_has_no_rounds(run: Any) -> None:
+    _, out, _ = run("-p", FIB, "-n", "16", "--json", "--no-spec")
+    result = json.loads(out)
+    assert (result["rounds"], result["accept_lengths"]) == (0, [])
+    assert result["output_ids"] == GOLDENS[0]["greedy_ids"][:16]
+
+
+@pytest.mark.parametrize("setting", ["tree.budget=3", "decode.tree.budget=31", "block_size=3", "tree.width=1", "tree.budget=0"])
+def test_another_tree_gives_the_same_text(run: Any, setting: str) -> None:
+    _, out, err = run("-p", FIB, "-n", "16", "--json", "--set", setting)
+    assert json.loads(out)["output_ids"] == GOLDENS[0]["greedy_ids"][:16]
+    assert "overrides" in err and "kimi_tiny.yaml:" in err
+
+
+def test_a_seed_gives_the_same_text_with_and_without_the_tree(run: Any) -> None:
+    options = ("-p", FIB, "-n", "24", "--json", "--temp", "0.8", "--top-p", "0.9", "--top-k", "40", "--seed", "5")
+    one, two = json.loads(run(*options)[1]), json.loads(run(*options, "--no-spec")[1])
+    other = json.loads(run(*options[:-1], "6")[1])
+    assert one["output_ids"] == two["output_ids"] != other["output_ids"]
+
+
+def test_stop_string_ends_the_text_before_it(run: Any) -> None:
+    whole = json.loads(run("-p", FIB, "-n", "24", "--json")[1])["text"]
+    stop = whole[12:15]
+    result = json.loads(run("-p", FIB, "-n", "24", "--json", "--stop", stop)[1])
+    assert result["text"] == whole[: whole.index(stop)] and result["finish_reason"] == "stop"
+
+
+def test_prompt_from_file_and_stdin(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text(FIB)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(FIB))
+    from_file, from_stdin = run("-f", str(file), "-n", "8", "-q")[1], run("-n", "8", "-q")[1]
+    assert from_file == from_stdin == run("-p", FIB, "-n", "8", "-q")[1]
+
+
+def test_chat_answers_every_line(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n\nand again\n"))
+    code, _, err = run("--chat", "-n", "4")
+    assert code == 0 and len(err.strip().splitlines()) == 2
+
+
+def test_show_tree_and_trace(run: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    code, out, err = run("-p", FIB, "-n", "24", "--show-tree", "--trace", str(trace), "--json")
+    rounds = [json.loads(line) for line in trace.read_text().splitlines()]
+    result = json.loads(out)
+    assert code == 0 and len(rounds) == result["rounds"] and err.count("rows, ") == result["rounds"]
+    golden = GOLDENS[0]["rounds_tree15"][0]
+    assert rounds[0]["position"] == golden["start"]
+    assert rounds[0]["tokens"] == golden["tokens"] and rounds[0]["parents"] == golden["parent"]
+    assert rounds[0]["path"] == golden["path"] and rounds[0]["emitted"][-1] == golden["bonus"]
+    assert sum(len(r["emitted"]) for r in rounds) + 1 >= 24
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (("-p", ""), 2, "the prompt is empty"),
+        (("-p", "x", "-n", "0"), 2, "at least 1"),
+        (("-p", "x", "-n", "-3"), 2, "at least 1"),
+        (("-p", "x", "-n", "5000"), 2, "exceed the context of 4096"),
+        (("-p", "x " * 5000), 2, "exceed the context of 4096"),
+        (("-p", "x", "--temp", "-1"), 2, "temperature"),
+        (("-p", "x", "--temp", "nan"), 2, "temperature"),
+        (("-p", "x", "--top-p", "0"), 2, "top-p"),
+        (("-p", "x", "--top-k", "-1"), 2, "top-k"),
+        (("-p", "x", "--seed", "-1"), 2, "seed"),
+        (("-p", "x", "--stop", ""), 2, "stop string is empty"),
+        (("-p", "x", "--set", "tree.budgt=3"), 2, "did you mean 'decode.tree.budget'"),
+        (("-p", "x", "--set", "tree.budget=99"), 2, "63"),
+        (("-p", "x", "--set", "tree.budget=many"), 2, "tree.budget"),
+        (("-p", "x", "--set", "block_size=1"), 2, "block_size"),
+        (("-p", "x", "--set", "block_size=9"), 2, "at most 8"),
+        (("-p", "x", "--set", "nonsense"), 2, "KEY=VALUE"),
+        (("-p", "x", "--tp", "3"), 2, "does not divide by 3 ranks"),
+        (("-p", "x", "--tp", "0"), 2, "tensor"),
+        (("-p", "x", "--tp", "8", "--no-spec"), 2, "not a multiple of the quantisation group 32"),
+        (("-f", "/no/such/file"), 2, "cannot read /no/such/file"),
+        (("-p", "x", "--weights", "/no/such/folder"), 4, "/no/such/folder"),
+        (("-p", "x", "--draft-weights", "/no/such/folder"), 4, "/no/such/folder"),
+        (("-p", "x", "--trace", "/no/such/folder/t"), 2, "cannot write"),
+        (("-p", "x", "--device", "tpu"), 2, "auto, cpu, cuda"),
+        (("--chat", "--json"), 2, "--chat"),
+    ],
+    ids=lambda v: " ".join(v)[:40] if isinstance(v, tuple) else None,
+)
+def test_a_mistake_is_one_line(run: Any, args: tuple[str, ...], code: int, says: str) -> None:
+    got, out, err = run(*args)
+    assert got == code and not out
+    lines = err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("ddtree-run: error: ") and says in lines[0]
+
+
+def test_no_gpu_is_said(run: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddtree.runtime.device.gpu_problem", lambda: "the driver finds no GPU")
+    code = main([YAML, "-p", "x", "--device", "cuda:1"])
+    err = capsys.readouterr().err
+    assert code == 5 and err == "ddtree-run: error: --device cuda:1: the driver finds no GPU; use --device cpu\n"
+    assert main([YAML, "-p", "x", "-n", "1", "-q"]) == 0  # auto falls back to the CPU
+
+
+def test_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["no_such_model", "-p", "x"]) == 2
+    assert "kimi_tiny" in capsys.readouterr().err
+
+
+def test_wrong_option_exits_with_2() -> None:
+    with pytest.raises(SystemExit) as e:
+        main([YAML, "--prompt-file", "x"])
+    assert e.value.code == 2
+
+
+def test_a_drafter_with_another_config_names_the_line(run: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "draft"
+    shutil.copytree(ROOT / "models" / "kimi_tiny_dflash", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["layer_types"][0] = "full_attention"
+    (folder / "config.json").write_text(json.dumps(config))
+    code, _, err = run("-p", "x", "--draft-weights", str(folder))
+    assert code == 4 and "dflash_tiny.yaml:" in err and "layer_types" in err
+
+
+def test_nan_weights_never_become_text(run: Any, tmp_path: Path) -> None:
+    """A NaN in the embedding row of the prompt's token reaches the logits."""
+    folder = tmp_path / "weights"
+    shutil.copytree(ROOT / "models" / "kimi_tiny", folder)
+    shard = folder / "model-00002-of-000002.safetensors"
+    name = "language_model.lm_head.weight"
+    index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    shard = folder / index[name]
+    size = int.from_bytes(shard.read_bytes()[:8], "little")
+    begin, _ = json.loads(shard.read_bytes()[8 : 8 + size])[name]["data_offsets"]
+    with shard.open("r+b") as f:
+        f.seek(8 + size + begin)
+        f.write(np.array([np.nan], np.float32).view(np.uint16)[1:].tobytes())
+    code, out, err = run("-p", "x", "--weights", str(folder))
+    assert code in (4, 5) and not out.strip() and ("NaN" in err or "nan" in err)
+
+
+def test_command_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """The module runs as a program; a reader that leaves early ends it quietly."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "ddtree.cli.run", YAML, *CPU, "-p", FIB, "-n", "64"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=tmp_path) as p:
+        assert p.stdout is not None and p.stderr is not None
+        assert p.stdout.read(5)
+        p.stdout.close()
+        errors = p.stderr.read().decode()
+    assert "Traceback" not in errors
