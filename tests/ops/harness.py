@@ -6,9 +6,9 @@
     assert_close(emulate(op, inputs, rows)["y"], reference(op, inputs, rows)["y"])
 
 Inputs, by field of the op: a float array for a BF16 or FP32 tensor (rounded to BF16 where the op says so), an integer
-array, `Int4` or a float array for a weight, a `NumpyCache` for a cache, a list for a tuple of tensors and for every rank's
-input of a collective. A tensor has as many rows as are live by its domain. Results have the same form: outputs of live rows (BF16 as float32) and, for every
-cache, a new NumpyCache; the inputs stay as they are.
+array, `Int4` or a float array for a weight, a `NumpyCache` for a cache, a list for a tuple of tensors and for every
+rank's input of a collective. A tensor has as many rows as are live by its domain. Results have the same form: outputs of
+live rows (BF16 as float32) and, for every cache, a new NumpyCache; the inputs stay as they are.
 
 `emulate` also fails when a kernel reads past a buffer (guard pages), writes past the live rows, changes an input or a
 weight, reads what nothing wrote (outputs, rows past the live ones and free cache slots are NaN or 0x5a), or leaves a
