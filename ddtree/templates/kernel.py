@@ -7,7 +7,8 @@ from typing import Literal
 
 from ddtree.graph.op import Op
 
-ArgKind = Literal["tensor", "weight", "pages", "scratch", "rows", "workspace"]
+ArgKind = Literal["tensor", "weight", "pages", "scratch", "rows", "workspace", "peers"]
+Constant = int | float | bool | str | tuple[int, ...] | tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Arg:
            scratch    a cache's tree rows, layout [sequence][64][row]
            rows       the step's row table, `const ddtree::Rows*`
            workspace  memory of the op itself, named `of` (Workspace)
+           peers      device array of pointers, one per rank in rank order: every rank's field `of` of a collective op
     index  position in a tuple field
     """
 
@@ -45,7 +47,7 @@ class Tile:
 
     name       C identifier of the kernel; equal names mean equal source
     template   file in templates/kernels without `.cu.jinja`
-    constants  values that the shell prints: ints, floats, bools and enum names only
+    constants  values that the shell prints: ints, floats, bools, enum names and tuples of numbers only
     grid       blocks (x, y, z) at the step's full row capacity; kernels read the live row count from the row table
     block      threads of a block         smem  dynamic shared memory in bytes
     coresident whether all blocks of the grid must be resident together (they wait for one another)
@@ -53,7 +55,7 @@ class Tile:
 
     name: str
     template: str
-    constants: dict[str, int | float | bool | str]
+    constants: dict[str, Constant]
     args: tuple[Arg, ...]
     grid: tuple[int, int, int]
     block: int

@@ -56,8 +56,10 @@ def tiles(op: Op, target: Target, *, tree: bool, tuning: dict[str, int] | None =
 
 
 def render_tile(tile: Tile) -> str:
-    """The CUDA C of one kernel: equal tiles give equal text, whatever layer asks."""
-    return environment().get_template(f"{tile.template}.cu.jinja").render(kernel=tile.name, **tile.constants)
+    """The CUDA C of one kernel: equal tiles give equal text, whatever layer asks. A compiler's message about the shell
+    names its template (a message about device code names the header anyway)."""
+    shell = f"{tile.template}.cu.jinja"
+    return f'#line 1 "{shell}"\n' + environment().get_template(shell).render(kernel=tile.name, **tile.constants)
 
 
 def render(op: Op, target: Target, *, tree: bool, tuning: dict[str, int] | None = None) -> list[Kernel]:

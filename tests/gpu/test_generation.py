@@ -28,7 +28,7 @@ def decoder(device: Device, *settings: str, captured: bool = True, draft: bool =
 
 
 def run(
-    d: Decoder, prompts: list[list[int]], tokens: int, sampling: Sampling = Sampling()
+    d: Decoder, prompts: list[list[int]], tokens: int, sampling: Sampling = GREEDY
 ) -> tuple[list[list[int]], list[int]]:
     """Decode all prompts together; their tokens, and the accepted lengths of all rounds."""
     slots, texts, lengths = {}, [], []
