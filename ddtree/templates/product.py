@@ -15,7 +15,6 @@ from ddtree.templates.tiles.rowwise import ceil_div
 TILE = 16  # weight rows of an mma
 STEP = 32  # columns of two mma's: 16 contiguous bytes of x a lane
 MAX_SLICES = 16
-PROMPT_SLICES = 4
 RING = 96 * 1024  # bytes: fills an SM of the smallest target
 SHARED_RING = RING // 2  # bytes: two blocks share an SM, and the next kernel's weights arrive beside this one's
 
@@ -168,37 +167,51 @@ def stage_bytes(m_tiles: int, n_tiles: int) -> int:
 
 
 def decode_launch(product: Product, rows: int, target: Target, stages: int | None, may_split: bool) -> Launch:
-    """For up to 64 rows: memory-bound, so enough blocks and bytes in flight for every SM, and at most 32 rows a block."""
-    n_tiles = min(4, ceil_div(rows, 8))
-    tiles = product.tiles * product.batch
-    m_tiles = 2 if n_tiles > 1 and tiles // 2 >= target.sms else 1  # halves what is read of x
-    blocks = ceil_div(product.tiles, m_tiles) * product.batch
+    """For up to 64 rows. The rules follow timings on an H200 at the shapes of Kimi K2.6 with 8, 16, 32 and 64 rows.
+
+    One row block for each SM suffices to fill the memory with requests. Where there are as many, wide blocks keep the
+    repeated reads of x small; where there are fewer, more warps and splits keep enough weights in flight.
+    """
+    slices, tiles = product.slices, product.tiles * product.batch
+    many = tiles >= target.sms
+    n_tiles = min(8 if many else 4, ceil_div(rows, 8))
     split = 1
-    while (
-        may_split and blocks * split < target.sms // 4 and split < product.slices
-    ):  # a split costs about a microsecond
-        split *= 2
-    crowded = blocks >= target.sms
-    warps = min(8 if crowded else 16, product.slices // split)
-    sequential = product.slices // (warps * split)
+    if many:
+        warps = min(8, slices) if n_tiles < 4 else max(1, slices // 2)
+    else:
+        warps = min(16 if n_tiles == 1 or (n_tiles == 2 and tiles >= 64) or not may_split else 8, slices)
+        split = slices // warps
+        while may_split and tiles * split < target.sms // 4 and split < slices:  # a split costs about a microsecond
+            split *= 2
+        warps = min(warps, slices // split)
+    m_tiles = 2 if ceil_div(product.tiles, 2) * product.batch * split >= target.sms // 2 else 1
+    sequential = slices // (warps * split)
+    chain = product.steps // slices * sequential
     stage = warps * stage_bytes(m_tiles, n_tiles)
-    ring = SHARED_RING if crowded and 3 * stage <= SHARED_RING else RING
-    chain = product.steps // product.slices * sequential
-    stages = min(stages or ring // stage, chain)
-    return Launch(product, rows, product.slices, m_tiles, n_tiles, warps, sequential, split, stages)
+    ring = SHARED_RING if many and SHARED_RING // stage >= min(3, ceil_div(chain, 5)) else RING
+    return Launch(
+        product, rows, slices, m_tiles, n_tiles, warps, sequential, split, min(stages or ring // stage, chain)
+    )
 
 
 def prefill_launch(product: Product, rows: int, target: Target, stages: int | None) -> Launch:
-    """For prompt rows: square tiles, so that what is read from L2 is used about 64 times."""
-    slices = min(PROMPT_SLICES, product.slices)
-    n_tiles = min(8, ceil_div(rows, 8))
+    """For prompt rows: tiles as large as the number of blocks allows, so that what is read from L2 is used often.
+
+    Fewer slices than generated rows have: their number is the weight's own here too, since a row's bits follow from it.
+    """
+    slices = min(product.slices, 8 if product.tiles < 64 else 4)
+    blocks = ceil_div(product.tiles, 4) * ceil_div(rows, 64) * product.batch
+    large = blocks >= 2 * target.sms and slices <= 4  # the sums of more warps do not fit
+    n_tiles = min(8 if large else 4, ceil_div(rows, 8))
     groups = ceil_div(rows, 8 * n_tiles) * product.batch
     m_tiles = 4
-    while m_tiles > 1 and ceil_div(product.tiles, m_tiles) * groups < target.sms:
+    while m_tiles > 1 and ceil_div(product.tiles, m_tiles) * groups < target.sms // 2:
         m_tiles //= 2
-    chain = product.steps // slices
-    stages = min(stages or RING // (slices * stage_bytes(m_tiles, n_tiles)), chain)
-    return Launch(product, rows, slices, m_tiles, n_tiles, slices, 1, 1, stages)
+    stage = slices * stage_bytes(m_tiles, n_tiles)
+    ring = RING if large or 2 * stage > SHARED_RING else SHARED_RING
+    return Launch(
+        product, rows, slices, m_tiles, n_tiles, slices, 1, 1, min(stages or ring // stage, product.steps // slices)
+    )
 
 
 def launch(
@@ -209,7 +222,11 @@ def launch(
     may_split  whether the kernel takes the workspaces of a sum over blocks. Raises OpError for rings too large.
     """
     rows, stages = x.shape[0], tuning.get("stages")
-    made = decode_launch(product, rows, target, stages, may_split) if tree else prefill_launch(product, rows, target, stages)
+    made = (
+        decode_launch(product, rows, target, stages, may_split)
+        if tree
+        else prefill_launch(product, rows, target, stages)
+    )
     if made.smem > RING:
         raise OpError(
             f"tuning: {made.stages} stages need {made.smem} bytes of shared memory, at most {RING} fit; lower `stages`"

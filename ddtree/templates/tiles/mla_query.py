@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddtree.graph.op import OpError
 from ddtree.graph.ops.mla_query import MlaQuery
 from ddtree.templates.kernel import Arg, Tile
 from ddtree.templates.product import Product, launch, require_bf16
@@ -30,6 +31,8 @@ def pack(op: MlaQuery, field: str, array: np.ndarray) -> dict[str, np.ndarray]:
 def tiles(op: MlaQuery, target: Target, *, tree: bool, tuning: dict[str, int]) -> tuple[Tile, ...]:
     """One launch; the same template serves generated and prompt rows, in other tiles."""
     require_bf16(op.q, op.weight, op.y)
+    if op.q.domain != "rows":
+        raise OpError(f"{op.q.name} counts {op.q.domain} rows; only rows of the row table have positions to rotate by")
     made = launch(product(op), op.q, target, tree=tree, tuning=tuning)
     p = made.product
     tile = Tile(

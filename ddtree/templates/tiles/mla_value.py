@@ -15,7 +15,13 @@ def product(op: MlaValue) -> Product:
     """The op as one product per head: y[h] = W_UV[h] z[h]."""
     _, heads, latent = op.z.shape
     return Product(
-        op.value, latent, batch=heads, x_stride=heads * latent, y_stride=heads * op.value, x_batch=latent, y_batch=op.value
+        op.value,
+        latent,
+        batch=heads,
+        x_stride=heads * latent,
+        y_stride=heads * op.value,
+        x_batch=latent,
+        y_batch=op.value,
     )
 
 
