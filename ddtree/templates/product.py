@@ -184,11 +184,12 @@ def decode_launch(product: Product, rows: int, target: Target, stages: int | Non
         while may_split and tiles * split < target.sms // 4 and split < slices:  # a split costs about a microsecond
             split *= 2
         warps = min(warps, slices // split)
-    m_tiles = 2 if ceil_div(product.tiles, 2) * product.batch * split >= target.sms // 2 else 1
+    pairs = ceil_div(product.tiles, 2) * product.batch * split
+    m_tiles = 2 if pairs >= target.sms // 2 and 2 * warps * stage_bytes(2, n_tiles) <= RING else 1
     sequential = slices // (warps * split)
     chain = product.steps // slices * sequential
     stage = warps * stage_bytes(m_tiles, n_tiles)
-    ring = SHARED_RING if many and SHARED_RING // stage >= min(3, ceil_div(chain, 5)) else RING
+    ring = SHARED_RING if many and SHARED_RING // stage >= (2 if chain <= 10 else 3) else RING
     return Launch(
         product, rows, slices, m_tiles, n_tiles, warps, sequential, split, min(stages or ring // stage, chain)
     )
