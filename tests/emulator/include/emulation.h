@@ -1,5 +1,5 @@
-// CUDA C for a C++ compiler: included before the first line of a kernel file. Declarations and small inline functions only
-// (no C++ standard library), so that a kernel compiles fast; the rest is in ../runtime, compiled once.
+// CUDA C for a C++ compiler: included before the first line of a kernel file. Declarations and small inline functions
+// only (no C++ standard library), so that a kernel compiles fast; the rest is in ../runtime, compiled once.
 #pragma once
 #ifndef __x86_64__
 #error "the emulator switches threads with x86-64 assembly; no other CPU is supported"

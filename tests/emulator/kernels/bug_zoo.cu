@@ -1,10 +1,10 @@
-// One planted bug a kernel; test_bug_zoo.py says which message each must give. 128 threads, 1 KB of dynamic shared memory.
+// One planted bug a kernel; test_bug_zoo.py says which message each gives. 128 threads, 1 KB of shared memory.
 #include "ddtree/prims.cuh"
 using namespace ddtree;
 
 #define INTS DYN_SMEM(smem); int* s = reinterpret_cast<int*>(smem); (void)s; const int t = threadIdx.x
 
-// ---- barriers and collectives ----------------------------------------------------------------------------------------------
+// ---- barriers and collectives
 KERNEL(128) divergent_syncthreads(int* g) {
     INTS;
     if (t < 64) __syncthreads();
@@ -53,7 +53,7 @@ KERNEL(128) half_a_warp_at_a_named_barrier(int* g) {
     if (t < 48) bar_sync(1, 64);
 }
 
-// ---- memory ------------------------------------------------------------------------------------------------------------------
+// ---- memory
 KERNEL(128) past_the_end(int* g) {
     INTS;
     g[t + 4] = t;
@@ -97,7 +97,7 @@ DEVICE int deeper(volatile int* g, int depth) {
 }
 KERNEL(128) stack_overflow(int* g, int depth) { g[threadIdx.x] = deeper(g, depth); }
 
-// ---- waiting for ever ----------------------------------------------------------------------------------------------------------
+// ---- waiting for ever
 KERNEL(128) flag_never_set(u32* g) {
     while (ld_acquire(g) == 0) {}
 }
@@ -119,7 +119,7 @@ KERNEL(128) phase_never_completes(int* g) {
     mbar_wait(smem_u32(smem), 0);
 }
 
-// ---- asynchronous copies ---------------------------------------------------------------------------------------------------------
+// ---- asynchronous copies
 KERNEL(128) misaligned_copy(int* g) {
     INTS;
     cp_async16(smem_u32(smem) + 8, g);
@@ -191,7 +191,7 @@ KERNEL(128) bulk_read_too_early(const int* in, int* out) {
     mbar_wait(bar, 0);
 }
 
-// ---- found in check mode only ------------------------------------------------------------------------------------------------------
+// ---- found in check mode only
 KERNEL(128) missing_syncthreads(int* g) {
     INTS;
     s[t] = t;
@@ -250,7 +250,7 @@ KERNEL(128) last_block_without_release(int* partial, u32* counter, int* out) {  
     if (order[0] == gridDim.x - 1)
         for (int b = 0; b < int(gridDim.x); ++b) out[threadIdx.x] = partial[b * 128 + threadIdx.x];
 }
-KERNEL(128) release_before_the_barrier(int* partial, u32* counter, int* out) {   // the barrier must come before the release
+KERNEL(128) release_before_the_barrier(int* partial, u32* counter, int* out) {   // barrier first, then release
     SHARED_ARRAY(u32, order, 1);
     partial[blockIdx.x * 128 + threadIdx.x] = int(threadIdx.x);
     if (threadIdx.x == 0) order[0] = atom_add_acq_rel(counter, 1);

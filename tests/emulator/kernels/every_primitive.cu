@@ -7,7 +7,8 @@ KERNEL(128) registers(const u32* in, u32* out) {
     const bf16x2 x = bitcast<bf16x2>(a), y = bitcast<bf16x2>(b);
     bf16x2 weights[4];
     int4x8_to_bf16(a, weights);
-    out[0] = bitcast<u32>(add2(x, y)) ^ bitcast<u32>(sub2(x, y)) ^ bitcast<u32>(mul2(x, y)) ^ bitcast<u32>(fma2(x, y, weights[3]));
+    out[0] = bitcast<u32>(add2(x, y)) ^ bitcast<u32>(sub2(x, y));
+    out[3] = bitcast<u32>(mul2(x, y)) ^ bitcast<u32>(fma2(x, y, weights[3]));
     out[1] = lop3<0xEA>(a, b, 7) ^ max_u16x2(a, b) ^ bitcast<u32>(dup_lo(a)) ^ bitcast<u32>(dup_hi(a));
     out[2] = bitcast<u32>(ex2(bf16_lo(a)) + bf16_hi(b) + to_float(to_bf16(1.5f)) + round_bf16(3.1f) + to_float2(x).y);
 }

@@ -38,7 +38,8 @@ KERNEL(32) ldmatrix(const u32* in, const u32* row, u32* out) {   // any 16-byte 
     for (int k = 0; k < 4; ++k) out[320 + k * 32 + t] = r4[k];
 }
 
-KERNEL(64) async_copies(const int4* in, const u32* valid, int4* out) {   // eight copies in seven groups: the fourth is empty
+// Eight copies in seven groups; the fourth group is empty.
+KERNEL(64) async_copies(const int4* in, const u32* valid, int4* out) {
     DYN_SMEM(smem);
     int4* s = reinterpret_cast<int4*>(smem);
     const u32 base = smem_u32(smem);
@@ -133,7 +134,8 @@ KERNEL(64) last_arriver(const u32* in, u32* partial, u32* counter, u32* out) {
     out[t] = sum;
 }
 
-KERNEL(64) publish(const u32* in, u32* data, u32* flags, u32* out) {   // block 0 tells block 1, which tells block 2 (cooperative)
+// Block 0 tells block 1, which tells block 2 (cooperative).
+KERNEL(64) publish(const u32* in, u32* data, u32* flags, u32* out) {
     const int t = threadIdx.x, me = blockIdx.x;
     if (me == 0) data[t] = in[t];
     else if (t == 0)
@@ -154,14 +156,15 @@ KERNEL(64) grid_barrier(const u32* in, u32* scratch, u32* out, u32* words) {   /
     out[t] = scratch[(t + 5 * blockDim.x + 1) % n];
 }
 
-KERNEL(64) relaxed_words(const uint4* in, uint4* mailbox, uint4* out) {   // the data tells whether it is there (cooperative)
+// The data tells whether it is there: no word of it is all ones (cooperative).
+KERNEL(64) relaxed_words(const uint4* in, uint4* mailbox, uint4* out) {
     const int t = threadIdx.x;
     if (blockIdx.x == 1) {
         store16_relaxed(mailbox + t, in[t]);
         return;
     }
     uint4 v = load16_relaxed(mailbox + t);
-    while (max_u16x2(v.x, v.y) == 0xffffffffu || v.z == 0xffffffffu || v.w == 0xffffffffu) v = load16_relaxed(mailbox + t);
+    while (max(max(v.x, v.y), max(v.z, v.w)) == 0xffffffffu) v = load16_relaxed(mailbox + t);
     store16(out + t, v);
 }
 

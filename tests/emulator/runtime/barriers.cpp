@@ -1,8 +1,6 @@
 // __syncthreads (barrier 0, counted by thread) and the named barriers 1..15 (counted by warp).
 #include "machine.h"
 
-#include <cstring>
-
 namespace emu {
 
 static void open(Barrier& b) {
@@ -34,7 +32,7 @@ Votes block_barrier(int predicate, Site site) {
     if (!b.arrived) {
         b.site = site;
         b.votes = {0, false, true};
-    } else if (b.site.line != site.line || strcmp(b.site.file, site.file) != 0) {
+    } else if (!same(b.site, site)) {
         fail_at(site, format("divergent __syncthreads: this thread is at %s, others wait at %s", name_of(site).c_str(),
                              name_of(b.site).c_str()));
     }
@@ -79,7 +77,8 @@ static void arrive(Warp& w, unsigned lanes) {
         b.expected = first.threads;
         b.site = site;
     } else if (b.expected != first.threads) {
-        fail_at(site, format("barrier %d: %d threads here, %d at %s", first.id, first.threads, b.expected, name_of(b.site).c_str()));
+        fail_at(site, format("barrier %d: %d threads here, %d at %s", first.id, first.threads, b.expected,
+                             name_of(b.site).c_str()));
     }
     for (; lanes; lanes &= lanes - 1) {
         Fiber* f = w.lane[__builtin_ctz(lanes)];
@@ -98,14 +97,16 @@ void named_barrier(int id, int threads, bool wait, Site site) {
     Fiber* f = running();
     const int whole_warps = int(machine.threads_per_block + 31) / 32 * 32;
     if (id < 1 || id > 15) fail_at(site, format("named barrier %d: use 1..15 (0 is __syncthreads)", id));
-    if (threads <= 0 || threads % 32) fail_at(site, format("barrier %d: %d threads is not a multiple of 32", id, threads));
+    if (threads <= 0 || threads % 32)
+        fail_at(site, format("barrier %d: %d threads is not a multiple of 32", id, threads));
     if (threads > whole_warps)
-        fail_at(site, format("barrier %d expects %d threads, the block has %u", id, threads, machine.threads_per_block));
+        fail_at(site,
+                format("barrier %d expects %d threads, the block has %u", id, threads, machine.threads_per_block));
     Arrival a{id, threads, wait, 0};
     collect(active_lanes(), Collective::named_barrier, &a, arrive, site);
     Barrier& b = f->block->barriers[id];
     if (!wait) return;
-    if (b.generation != a.generation) return acquire_from(&b, f);      // this warp was the last one
+    if (b.generation != a.generation) return acquire_from(&b, f);  // this warp was the last one
     wait_at(b, id, site);
     block_current();
 }

@@ -1,5 +1,5 @@
-// Asynchronous copies. Delayed mode: the target is poisoned when the copy is issued and filled only by the wait, so that a
-// missing wait shows; immediate mode: filled when issued, so that a missing barrier before the issue shows.
+// Asynchronous copies. Delayed mode: the target is poisoned when the copy is issued and filled only by the wait, so
+// that a missing wait shows; immediate mode: filled when issued, so that a missing barrier before the issue shows.
 #include "machine.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace emu {
 
-// ---- cp.async --------------------------------------------------------------------------------------------------------------------
+// ---- cp.async
 static void perform(const PendingCopy& c) {
     running()->site = c.site;
     check_access(c.to, 16, Access::write);
@@ -48,11 +48,11 @@ void check_finished_copies(Fiber* f) {
     fail_at(f->copies[0].site, "the thread exits with cp.async copies that it never waited for");
 }
 
-// ---- mbarriers and bulk copies -----------------------------------------------------------------------------------------------------
-struct MBarrier {                                      // lies in the kernel's 8 bytes of shared memory
-    int32_t bytes;                                     // still to come in this phase; negative if copies came first
-    uint16_t arrivals;                                 // still to come in this phase
-    uint16_t count_and_parity;                         // parity of the current phase in bit 15
+// ---- mbarriers and bulk copies
+struct MBarrier {               // lies in the kernel's 8 bytes of shared memory
+    int32_t bytes;              // still to come in this phase; negative if copies came first
+    uint16_t arrivals;          // still to come in this phase
+    uint16_t count_and_parity;  // parity of the current phase in bit 15
     unsigned count() const { return count_and_parity & 0x7fff; }
     unsigned parity() const { return count_and_parity >> 15; }
 };
@@ -113,7 +113,7 @@ void bulk_load(unsigned shared, const void* from, unsigned bytes, unsigned barri
 
 void mbarrier_wait(unsigned shared, unsigned parity, Site site) {
     MBarrier* m = mbarrier_at(shared, site);
-    while (m->parity() == parity) {                    // the phase of this parity is the current one: not complete
+    while (m->parity() == parity) {  // the phase of this parity is the current one: not complete
         yield(site);
         if (m->parity() != parity) break;
         std::vector<BulkCopy> landing;
@@ -130,7 +130,8 @@ void mbarrier_wait(unsigned shared, unsigned parity, Site site) {
 
 void check_finished_copies(const Block& b) {
     if (!b.bulk_copies.empty())
-        stop(format("block (%u,%u,%u) exits with a bulk copy in flight: nobody waited for its mbarrier", b.index.x, b.index.y, b.index.z));
+        stop(format("block (%u,%u,%u) exits with a bulk copy in flight: nobody waited for its mbarrier", b.index.x,
+                    b.index.y, b.index.z));
 }
 
 }  // namespace emu

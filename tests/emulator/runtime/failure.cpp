@@ -31,7 +31,9 @@ void stop(const std::string& message) {
     leave_fibers();
 }
 
-void fail_at(Site site, const std::string& message) { stop(name_of(site) + ": " + name_of(running()) + ": " + message); }
+void fail_at(Site site, const std::string& message) {
+    stop(name_of(site) + ": " + name_of(running()) + ": " + message);
+}
 
 void fail(Site site, const char* text, ...) {
     char buffer[1500];
@@ -45,7 +47,7 @@ void fail(Site site, const char* text, ...) {
 static bool same_place(const Fiber& a, const Fiber& b) {
     if (a.state != b.state) return false;
     if (a.state == State::done) return true;
-    if (a.site.line != b.site.line || strcmp(a.site.file, b.site.file) != 0) return false;
+    if (!same(a.site, b.site)) return false;
     return a.state != State::in_collective || (a.mask == b.mask && a.collective == b.collective);
 }
 
@@ -66,7 +68,9 @@ void deadlock() {
         if (!block.live) continue;
         message += format(" block (%u,%u,%u):", block.index.x, block.index.y, block.index.z);
         for (unsigned first = 0, next; first < machine.threads_per_block; first = next) {
-            for (next = first + 1; next < machine.threads_per_block && same_place(block.fibers[first], block.fibers[next]);) ++next;
+            for (next = first + 1;
+                 next < machine.threads_per_block && same_place(block.fibers[first], block.fibers[next]);)
+                ++next;
             if (++groups > shown_groups) stop(message + " ...");
             message += format(" threads %u-%u %s;", first, next - 1, place_of(block, block.fibers[first]).c_str());
         }

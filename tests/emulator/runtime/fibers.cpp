@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
-// Saves the callee-saved registers of the running fiber on its stack and resumes another one. An indirect jump instead of ret:
-// the return predictor would always be wrong.
+// Saves the callee-saved registers of the running fiber on its stack and resumes another one. An indirect jump instead
+// of ret: the return predictor would always be wrong.
 asm(R"(
 .text
 .globl emu_switch
@@ -40,9 +40,9 @@ Machine machine;
 ThreadView* current;
 dim3 grid_size, block_size;
 
-// ---- stacks: kept between launches, each with inaccessible pages below it -------------------------------------------------
+// ---- stacks: kept between launches, each with inaccessible pages below it
 constexpr size_t stack_bytes = 128 << 10, stack_guard = 16 << 10;
-constexpr size_t stack_chunk = 256;                    // stacks mapped together
+constexpr size_t stack_chunk = 256;  // stacks mapped together
 static std::vector<char*> stack_chunks;
 
 void reserve_stacks(size_t count) {
@@ -50,7 +50,8 @@ void reserve_stacks(size_t count) {
         void* chunk = mmap(nullptr, stack_chunk * stack_bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (chunk == MAP_FAILED) return stop("out of memory: cannot map thread stacks");
-        for (size_t i = 0; i < stack_chunk; ++i) mprotect(static_cast<char*>(chunk) + i * stack_bytes, stack_guard, PROT_NONE);
+        for (size_t i = 0; i < stack_chunk; ++i)
+            mprotect(static_cast<char*>(chunk) + i * stack_bytes, stack_guard, PROT_NONE);
         stack_chunks.push_back(static_cast<char*>(chunk));
     }
 }
@@ -63,16 +64,16 @@ bool on_a_stack(const void* p) {
 
 void prepare_stack(Fiber* f, size_t slot, void (*entry)()) {
     char* top = stack_chunks[slot / stack_chunk] + (slot % stack_chunk + 1) * stack_bytes;
-    top -= slot % 61 * 192;                            // equal offsets would make all stacks share the same cache sets
+    top -= slot % 61 * 192;  // equal offsets would make all stacks share the same cache sets
     void** frame = reinterpret_cast<void**>((uintptr_t(top) & ~uintptr_t(15)) - 16);
     *frame = reinterpret_cast<void*>(entry);
-    frame -= 6;                                        // the six registers that emu_switch pops
+    frame -= 6;  // the six registers that emu_switch pops
     memset(frame, 0, 6 * sizeof(void*));
     f->stack_pointer = frame;
 }
 
-// ---- the run queue --------------------------------------------------------------------------------------------------------------
-uint64_t random_number() {                             // xorshift64
+// ---- the run queue
+uint64_t random_number() {  // xorshift64
     uint64_t& x = machine.random_state;
     x ^= x << 13;
     x ^= x >> 7;
@@ -84,15 +85,20 @@ static void put(Fiber* f, bool at_front) {
     Machine& m = machine;
     const size_t capacity = m.ring.size();
     f->state = State::ready;
-    if (at_front) m.ring[m.ring_head = (m.ring_head + capacity - 1) % capacity] = f;
-    else m.ring[(m.ring_head + m.ring_count) % capacity] = f;
+    if (at_front) {
+        m.ring_head = (m.ring_head ? m.ring_head : capacity) - 1;
+        m.ring[m.ring_head] = f;
+    } else {
+        const size_t tail = m.ring_head + m.ring_count;
+        m.ring[tail < capacity ? tail : tail - capacity] = f;
+    }
     ++m.ring_count;
 }
 
 static Fiber* take() {
     Machine& m = machine;
     Fiber* f = m.ring[m.ring_head];
-    m.ring_head = (m.ring_head + 1) % m.ring.size();
+    if (++m.ring_head == m.ring.size()) m.ring_head = 0;
     --m.ring_count;
     f->state = State::running;
     return f;
@@ -104,7 +110,7 @@ void enqueue_all(Fiber** fibers, int count) {
     const Options& o = machine.options;
     if (o.order == 2) {
         for (int i = count - 1; i > 0; --i) std::swap(fibers[i], fibers[random_number() % (i + 1)]);
-    } else if ((o.order == 1) != (o.depth_first != 0)) {      // put at the front, the last one runs first
+    } else if ((o.order == 1) != (o.depth_first != 0)) {  // put at the front, the last one runs first
         std::reverse(fibers, fibers + count);
     }
     for (int i = 0; i < count; ++i) enqueue(fibers[i]);
@@ -122,9 +128,10 @@ void block_current() {
 }
 
 void yield(Site site) {
-    constexpr uint64_t patience = 2'000'000;           // yields without any barrier, collective or exit in between
+    constexpr uint64_t patience = 2'000'000;  // yields without any barrier, collective or exit in between
     if (++machine.idle_yields > patience)
-        fail_at(site, "livelock: only spinning threads remain (a flag is never set, or the launch must be cooperative)");
+        fail_at(site,
+                "livelock: only spinning threads remain (a flag is never set, or the launch must be cooperative)");
     running()->site = site;
     put(running(), false);
     block_current();

@@ -21,7 +21,7 @@ static void thread_main() {
     thread_exits();
 }
 
-// ---- the kernel's library: a program counter inside it may be abandoned at any time, and can be named by line --------------------
+// ---- the kernel's library: a program counter inside it may be abandoned at any time, and can be named by line
 struct Library {
     uint64_t probe, base, end;
 };
@@ -29,21 +29,24 @@ static Library library;
 
 static void find_library() {
     library = {reinterpret_cast<uint64_t>(kernel->call), 0, 0};
-    dl_iterate_phdr([](dl_phdr_info* info, size_t, void*) {
-        uint64_t end = info->dlpi_addr;
-        for (int i = 0; i < info->dlpi_phnum; ++i)
-            if (info->dlpi_phdr[i].p_type == PT_LOAD)
-                end = std::max(end, uint64_t(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr + info->dlpi_phdr[i].p_memsz));
-        if (library.probe < info->dlpi_addr || library.probe >= end) return 0;
-        library.base = info->dlpi_addr;
-        library.end = end;
-        return 1;
-    }, nullptr);
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, size_t, void*) {
+            uint64_t end = info->dlpi_addr;
+            for (int i = 0; i < info->dlpi_phnum; ++i)
+                if (info->dlpi_phdr[i].p_type == PT_LOAD)
+                    end = std::max(end,
+                                   uint64_t(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr + info->dlpi_phdr[i].p_memsz));
+            if (library.probe < info->dlpi_addr || library.probe >= end) return 0;
+            library.base = info->dlpi_addr;
+            library.end = end;
+            return 1;
+        },
+        nullptr);
 }
 
 static bool in_library(uint64_t pc) { return pc >= library.base && pc < library.end; }
 
-// ---- signals -----------------------------------------------------------------------------------------------------------------------
+// ---- signals
 constexpr int caught[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGALRM};
 constexpr int caught_count = sizeof caught / sizeof *caught;
 
@@ -57,8 +60,8 @@ static void on_signal(int number, siginfo_t* info, void* context) {
     const uint64_t pc = uint64_t(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
     const std::string who = current ? name_of(running()) : "the launcher";
     if (number == SIGALRM) {
-        m.expired = true;                              // the scheduler looks at it; a loop without any call never gets there
-        if (!in_library(pc)) return;                   // the timer fires again
+        m.expired = true;             // the scheduler looks at it; a loop without any call never gets there
+        if (!in_library(pc)) return;  // the timer fires again
         m.error = "timeout: kernel still running in " + who;
     } else if (number == SIGFPE) {
         m.error = who + ": integer division by zero";
@@ -71,18 +74,18 @@ static void on_signal(int number, siginfo_t* info, void* context) {
     siglongjmp(m.escape, 1);
 }
 
-class SignalGuard {                                    // handlers, an alternate stack and the timer for the length of a launch
+class SignalGuard {  // handlers, an alternate stack and the timer for the length of a launch
 public:
     explicit SignalGuard(double timeout_s) {
         static char alternate[64 << 10];
         const stack_t own{alternate, 0, sizeof alternate};
         sigaltstack(&own, &old_stack_);
-        struct sigaction action {};
+        struct sigaction action{};
         action.sa_sigaction = on_signal;
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
         for (int i = 0; i < caught_count; ++i) sigaction(caught[i], &action, &old_[i]);
         sigevent event{};
-        event.sigev_notify = SIGEV_THREAD_ID;          // only this OS thread may be interrupted
+        event.sigev_notify = SIGEV_THREAD_ID;  // only this OS thread may be interrupted
         event.sigev_signo = SIGALRM;
         event._sigev_un._tid = pid_t(syscall(SYS_gettid));
         timer_create(CLOCK_MONOTONIC, &event, &timer_);
@@ -104,7 +107,7 @@ private:
     timer_t timer_;
 };
 
-// ---- blocks --------------------------------------------------------------------------------------------------------------------------
+// ---- blocks
 static void start_block(Block& b, size_t slot, unsigned id) {
     Machine& m = machine;
     const unsigned threads = m.threads_per_block;
@@ -160,7 +163,8 @@ static void run_blocks(unsigned blocks) {
     }
 }
 
-static void reset_machine(const Options& options, Result* result, unsigned threads, unsigned blocks, unsigned dynamic_shared) {
+static void reset_machine(const Options& options, Result* result, unsigned threads, unsigned blocks,
+                          unsigned dynamic_shared) {
     Machine& m = machine;
     const unsigned resident = options.cooperative ? blocks : 1;
     const size_t fibers = size_t(threads) * resident;
@@ -187,8 +191,9 @@ static double seconds_now() {
 }
 
 // Returns 0, or 1 with result->message set. The caller holds a lock: there is one machine.
-extern "C" __attribute__((visibility("default"))) int emu_launch(const Kernel* k, const unsigned* grid, const unsigned* block,
-                                                                 unsigned dynamic_shared, void** arguments, const Options* options,
+extern "C" __attribute__((visibility("default"))) int emu_launch(const Kernel* k, const unsigned* grid,
+                                                                 const unsigned* block, unsigned dynamic_shared,
+                                                                 void** arguments, const Options* options,
                                                                  Result* result) {
     Machine& m = machine;
     const unsigned blocks = grid[0] * grid[1] * grid[2], threads = block[0] * block[1] * block[2];

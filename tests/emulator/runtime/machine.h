@@ -2,6 +2,7 @@
 #pragma once
 #include <csetjmp>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,32 +15,32 @@
 namespace emu {
 
 constexpr size_t page_size = 4096;
-constexpr size_t static_shared_capacity = 8192;        // where SHARED_ARRAYs live, below the dynamic part
-constexpr size_t shared_limit = 101376;                // bytes a block may use on sm_120
-constexpr unsigned char poison = 0xff;                 // of shared memory: NaN as bf16 and float, -1 as integer
+constexpr size_t static_shared_capacity = 8192;  // where SHARED_ARRAYs live, below the dynamic part
+constexpr size_t shared_limit = 101376;          // bytes a block may use on sm_120
+constexpr unsigned char poison = 0xff;           // of shared memory: NaN as bf16 and float, -1 as integer
 
-struct Buffer {                                        // one array argument; mirrored in module.py
-    uint64_t address, bytes, argument;                 // argument: its position in the kernel's parameter list
+struct Buffer {                         // one array argument; mirrored in module.py
+    uint64_t address, bytes, argument;  // argument: its position in the kernel's parameter list
 };
 
-struct Options {                                       // mirrored in module.py
-    int order;                                         // 0 forward, 1 reverse, 2 random
-    int depth_first;                                   // 1: a released thread runs before those that wait longer
+struct Options {      // mirrored in module.py
+    int order;        // 0 forward, 1 reverse, 2 random
+    int depth_first;  // 1: a released thread runs before those that wait longer
     int seed;
-    int delay_copies;                                  // 1: asynchronous copies poison their target and happen at the wait
-    int cooperative;                                   // 1: all blocks are resident at once
-    int check_races;                                   // needs a kernel built in check mode
-    int exact_mma;                                     // 1: an H200's rounding, slower
+    int delay_copies;  // 1: asynchronous copies poison their target and happen at the wait
+    int cooperative;   // 1: all blocks are resident at once
+    int check_races;   // needs a kernel built in check mode
+    int exact_mma;     // 1: an H200's rounding, slower
     double timeout_s;
     int buffer_count;
     const Buffer* buffers;
 };
 
-struct Result {                                        // mirrored in module.py
+struct Result {  // mirrored in module.py
     uint64_t switches, collectives, barriers, mmas;
     double seconds;
-    uint64_t pc;                                       // offset in the kernel's library of the access to blame, or 0
-    uint32_t static_shared;                            // bytes of SHARED_ARRAYs
+    uint64_t pc;             // offset in the kernel's library of the access to blame, or 0
+    uint32_t static_shared;  // bytes of SHARED_ARRAYs
     char message[4000];
 };
 
@@ -49,7 +50,7 @@ enum class Collective : uint8_t { sync, shuffle, ballot, match, reduce, ldmatrix
 struct Block;
 struct Warp;
 
-struct PendingCopy {                                   // cp.async of one thread
+struct PendingCopy {  // cp.async of one thread
     unsigned char* to;
     const void* from;
     bool valid;
@@ -58,7 +59,7 @@ struct PendingCopy {                                   // cp.async of one thread
 };
 
 struct BulkCopy {
-    unsigned barrier;                                  // shared address
+    unsigned barrier;  // shared address
     unsigned char* to;
     const void* from;
     unsigned bytes;
@@ -66,14 +67,14 @@ struct BulkCopy {
 
 struct Fiber : ThreadView {
     void* stack_pointer;
-    unsigned id;                                       // in the block
+    unsigned id;  // in the block
     Warp* warp;
     Block* block;
     State state;
-    Site site;                                         // where it waits
+    Site site;  // where it waits
     Collective collective;
     unsigned mask;
-    void* argument;                                    // of the collective, on this fiber's stack
+    void* argument;  // of the collective, on this fiber's stack
     int barrier;
     Votes votes;
     int copy_group;
@@ -82,13 +83,13 @@ struct Fiber : ThreadView {
 
 struct Warp {
     Fiber* lane[32];
-    unsigned present, waiting, exited;                 // lane masks
+    unsigned present, waiting, exited;  // lane masks
 };
 
 struct Barrier {
-    int expected;                                      // threads of a named barrier; 0 for __syncthreads
+    int expected;  // threads of a named barrier; 0 for __syncthreads
     int arrived;
-    Site site;                                         // of the first arrival
+    Site site;  // of the first arrival
     Votes votes;
     unsigned generation;
     std::vector<Fiber*> waiting;
@@ -101,7 +102,7 @@ struct Block {
     Barrier barriers[16];
     std::vector<Warp> warps;
     std::vector<BulkCopy> bulk_copies;
-    unsigned char* shared;                             // static part, then dynamic part
+    unsigned char* shared;  // static part, then dynamic part
 };
 
 struct Machine {
@@ -111,8 +112,8 @@ struct Machine {
     Result* result;
     unsigned threads_per_block, dynamic_shared;
     std::vector<Fiber> fibers;
-    std::vector<Block> blocks;                         // resident ones
-    std::vector<Fiber*> ring;                          // runnable fibers, a circular buffer
+    std::vector<Block> blocks;  // resident ones
+    std::vector<Fiber*> ring;   // runnable fibers, a circular buffer
     size_t ring_head, ring_count;
     uint64_t live, idle_yields, random_state;
     void* main_stack_pointer;
@@ -122,19 +123,20 @@ struct Machine {
 extern Machine machine;
 
 inline Fiber* running() { return static_cast<Fiber*>(current); }
+inline bool same(Site a, Site b) { return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file)); }
 
 // ---- failure.cpp
 std::string format(const char*, ...);
 std::string name_of(const Fiber*);
 std::string name_of(Site);
-[[noreturn]] void stop(const std::string& message);    // ends the launch
+[[noreturn]] void stop(const std::string& message);  // ends the launch
 [[noreturn]] void fail_at(Site, const std::string& message);
 [[noreturn]] void deadlock();
 
 // ---- fibers.cpp
 void enqueue(Fiber*);
-void enqueue_all(Fiber**, int);                        // in the schedule's order
-void block_current();                                  // runs another fiber until this one is made ready again
+void enqueue_all(Fiber**, int);  // in the schedule's order
+void block_current();            // runs another fiber until this one is made ready again
 void run_until_idle();
 void prepare_stack(Fiber*, size_t slot, void (*entry)());
 void reserve_stacks(size_t count);
@@ -152,17 +154,17 @@ void thread_exits();
 // ---- memory.cpp
 void reserve_shared(size_t blocks, unsigned dynamic_bytes);
 unsigned char* shared_of(size_t block);
-size_t shared_capacity();                              // bytes of a block's region, static part and red zone included
+size_t shared_capacity();  // bytes of a block's region, static part and red zone included
 void poison_shared(Block&);
 void check_red_zone(const Block&);
 unsigned char* from_shared(unsigned address, unsigned bytes, unsigned alignment, const char* what, Site);
 std::string name_of_shared(size_t offset);
 size_t static_shared_used();
 const Buffer* buffer_of(const void*);
-std::string describe_address(uint64_t);                // for a fault
+std::string describe_address(uint64_t);  // for a fault
 
 // ---- copies.cpp
-void check_finished_copies(Fiber*);                    // a thread exits
+void check_finished_copies(Fiber*);  // a thread exits
 void check_finished_copies(const Block&);
 
 // ---- races.cpp: vector clocks; all of it does nothing unless options.check_races

@@ -13,18 +13,20 @@ struct MmaArgument {
     const unsigned* b;
 };
 
-constexpr unsigned quiet_nan = 0x7fffffff;             // the only NaN a GPU produces
+constexpr unsigned quiet_nan = 0x7fffffff;  // the only NaN a GPU produces
 
 template <class To, class From>
-static To bits_as(From from) { return __builtin_bit_cast(To, from); }
+static To bits_as(From from) {
+    return __builtin_bit_cast(To, from);
+}
 
 static float bf16_half(unsigned pair, int half) { return bits_as<float>(half ? pair & 0xffff0000u : pair << 16); }
 
 static int exponent_of(double x) { return int(bits_as<uint64_t>(x) >> 52 & 0x7ff) - 1023; }
 static double power_of_two(int e) { return bits_as<double>(uint64_t(e + 1023) << 52); }
 
-// One element as an H200 computes it, bit for bit: products and addend are cut to 25 bits below the largest exponent, summed
-// exactly, and the sum is cut (not rounded) to a float. Found by experiment, see docs/emulation.md.
+// One element as an H200 computes it, bit for bit: products and addend are cut to 25 bits below the largest exponent,
+// summed exactly, and the sum is cut (not rounded) to a float. Found by experiment, see docs/emulation.md.
 static float dot16(const float* a, const float (*b)[8], int column, float c) {
     constexpr int kept_bits = 25, smallest_exponent = -126;
     int largest = c != 0 ? std::max(smallest_exponent, exponent_of(c)) : smallest_exponent;
@@ -109,7 +111,9 @@ struct LdmatrixArgument {
 };
 
 static void resolve_ldmatrix(Warp& w, unsigned) {
-    const auto argument = [&](int lane) -> LdmatrixArgument& { return *static_cast<LdmatrixArgument*>(w.lane[lane]->argument); };
+    const auto argument = [&](int lane) -> LdmatrixArgument& {
+        return *static_cast<LdmatrixArgument*>(w.lane[lane]->argument);
+    };
     for (int lane = 0; lane < 32; ++lane) {
         LdmatrixArgument& mine = argument(lane);
         const int major = lane >> 2, minor = (lane & 3) * 2;

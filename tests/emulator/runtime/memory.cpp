@@ -7,8 +7,8 @@
 
 namespace emu {
 
-// A slot a block: [guard page ... static part | dynamic part | red zone][guard page ...], the red zone less than 1024 bytes, so
-// that the dynamic part starts 1024-byte aligned and an overrun soon meets the guard page.
+// A slot a block: [guard page ... static part | dynamic part | red zone][guard page ...], the red zone less than 1024
+// bytes, so that the dynamic part starts 1024-byte aligned and an overrun soon meets the guard page.
 static unsigned char* shared_map;
 static size_t shared_map_bytes, slot_bytes, capacity;
 static unsigned launch_number;
@@ -24,7 +24,8 @@ void reserve_shared(size_t blocks, unsigned dynamic_bytes) {
     const size_t new_slot = round_up(new_capacity, page_size) + page_size, bytes = new_slot * blocks + page_size;
     if (new_capacity == capacity && bytes == shared_map_bytes) return;
     if (shared_map) munmap(shared_map, shared_map_bytes);
-    shared_map = static_cast<unsigned char*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    shared_map =
+        static_cast<unsigned char*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     shared_map_bytes = bytes;
     slot_bytes = new_slot;
     capacity = new_capacity;
@@ -44,8 +45,8 @@ void poison_shared(Block& b) {
 
 void check_red_zone(const Block& b) {
     const auto wrong = [&](size_t i) {
-        machine.error = format("block (%u,%u,%u) wrote outside its shared memory, at %s", b.index.x, b.index.y, b.index.z,
-                               name_of_shared(i).c_str());
+        machine.error = format("block (%u,%u,%u) wrote outside its shared memory, at %s", b.index.x, b.index.y,
+                               b.index.z, name_of_shared(i).c_str());
     };
     for (size_t i = static_used; i < static_shared_capacity; ++i)
         if (b.shared[i] != poison) return wrong(i);
@@ -65,9 +66,11 @@ void* static_shared(SharedSlot& slot, size_t bytes) {
         slot.launch = launch_number;
         slot.offset = unsigned(static_used);
         static_used += round_up(bytes, 16);
-        if (static_used > static_shared_capacity) stop(format("SHARED_ARRAYs exceed the emulator's %zu bytes", static_shared_capacity));
+        if (static_used > static_shared_capacity)
+            stop(format("SHARED_ARRAYs exceed the emulator's %zu bytes", static_shared_capacity));
         if (static_used + machine.dynamic_shared > shared_limit)
-            stop(format("shared memory: %zu static + %u dynamic bytes exceed %zu", static_used, machine.dynamic_shared, shared_limit));
+            stop(format("shared memory: %zu static + %u dynamic bytes exceed %zu", static_used, machine.dynamic_shared,
+                        shared_limit));
     }
     return running()->block->shared + slot.offset;
 }
@@ -88,7 +91,7 @@ unsigned char* from_shared(unsigned address, unsigned bytes, unsigned alignment,
     return running()->block->shared + address;
 }
 
-// ---- global memory -----------------------------------------------------------------------------------------------------------
+// ---- global memory
 const Buffer* buffer_of(const void* p) {
     const Options& o = machine.options;
     for (int i = 0; i < o.buffer_count; ++i)
@@ -101,7 +104,7 @@ bool is_global(const void* p) { return buffer_of(p); }
 std::string describe_address(uint64_t address) {
     if (address < page_size) return format("byte %ld of a null pointer", long(address));
     const Options& o = machine.options;
-    int64_t nearest = 1 << 16;                         // farther away, the address has nothing to do with an argument
+    int64_t nearest = 1 << 16;  // farther away, the address has nothing to do with an argument
     std::string text = format("address %p", reinterpret_cast<void*>(address));
     for (int i = 0; i < o.buffer_count; ++i) {
         const Buffer& b = o.buffers[i];
@@ -109,7 +112,8 @@ std::string describe_address(uint64_t address) {
         const int64_t distance = before > 0 ? before : past;
         if (distance < 0 || distance >= nearest) continue;
         nearest = distance;
-        text = format("%ld bytes %s argument %d", long(distance), before > 0 ? "before" : "past the end of", int(b.argument));
+        text = format("%ld bytes %s argument %d", long(distance), before > 0 ? "before" : "past the end of",
+                      int(b.argument));
     }
     for (const Block& b : machine.blocks) {
         const int64_t offset = int64_t(address - uint64_t(b.shared));
@@ -155,7 +159,7 @@ void store16_relaxed(void* p, uint4 v, Site site) {
 
 unsigned load_acquire(const unsigned* p, Site site) {
     check_aligned(p, 4, "ld_acquire", site);
-    yield(site);                                       // before the load: what it returns is what the acquire synchronises with
+    yield(site);  // before the load: what it returns is what the acquire synchronises with
     const unsigned v = load_atomic(p);
     acquire_flag(p, running());
     return v;

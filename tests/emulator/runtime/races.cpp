@@ -1,8 +1,9 @@
-// Race detector: vector clocks (FastTrack, Flanagan & Freund 2009) over barriers, warps and mbarriers inside a block, and over
-// acquire/release words of global memory between blocks.
+// Race detector: vector clocks (FastTrack, Flanagan & Freund 2009) over barriers, warps and mbarriers inside a block,
+// and over acquire/release words of global memory between blocks.
 //
 // A thread's knowledge: one clock per thread of its own block (dense), and what it acquired about other blocks (shared,
-// immutable). Every two bytes of shared memory and of the array arguments have a cell with the last write and two last reads.
+// immutable). Every two bytes of shared memory and of the array arguments have a cell with the last write and two last
+// reads.
 #include "machine.h"
 
 #include <sys/mman.h>
@@ -13,20 +14,20 @@
 
 namespace emu {
 
-using Clocks = std::vector<uint32_t>;                  // by thread of a block
-using Foreign = std::map<unsigned, Clocks>;            // by block
+using Clocks = std::vector<uint32_t>;        // by thread of a block
+using Foreign = std::map<unsigned, Clocks>;  // by block
 using ForeignPointer = std::shared_ptr<const Foreign>;
 
-struct Epoch {                                         // one access
+struct Epoch {  // one access
     uint32_t block = 0;
     uint32_t thread : 10 = 0;
-    uint32_t bytes : 2 = 0;                            // which of the cell's bytes; 0: no access
+    uint32_t bytes : 2 = 0;  // which of the cell's bytes; 0: no access
     uint32_t atomic : 1 = 0;
     uint32_t clock = 0;
 };
 
 struct Cell {
-    Epoch write, read, other_read;                     // other_read: the last read of another warp or block than `read`
+    Epoch write, read, other_read;  // other_read: the last read of another warp or block than `read`
 };
 constexpr size_t cell_bytes = 2;
 
@@ -49,7 +50,7 @@ struct GlobalCells {
     Cell* cells;
     size_t bytes;
 };
-static std::vector<GlobalCells> global_cells;          // by buffer; pages are touched only where the kernel accesses
+static std::vector<GlobalCells> global_cells;  // by buffer; pages are touched only where the kernel accesses
 
 static bool enabled() { return machine.options.check_races; }
 static size_t slot_of(const Block& b) { return &b - machine.blocks.data(); }
@@ -84,7 +85,7 @@ void races_end() {
     flags.clear();
 }
 
-// ---- happens-before -------------------------------------------------------------------------------------------------------------
+// ---- happens-before
 static void join(Clocks& into, const Clocks& from) {
     if (into.size() < from.size()) into.resize(from.size(), 0);
     for (size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
@@ -166,23 +167,24 @@ static bool ordered(const Epoch& earlier, const Fiber* f, const ThreadClocks& mi
     return known != mine.foreign->end() && earlier.clock <= known->second[earlier.thread];
 }
 
-// ---- accesses ---------------------------------------------------------------------------------------------------------------------
+// ---- accesses
 static std::string thread_name(const Epoch& e) {
     const dim3 &g = grid_size, &b = block_size;
-    return format("block (%u,%u,%u) thread (%u,%u,%u)", e.block % g.x, e.block / g.x % g.y, e.block / g.x / g.y, e.thread % b.x,
-                  e.thread / b.x % b.y, e.thread / b.x / b.y);
+    return format("block (%u,%u,%u) thread (%u,%u,%u)", e.block % g.x, e.block / g.x % g.y, e.block / g.x / g.y,
+                  e.thread % b.x, e.thread / b.x % b.y, e.thread / b.x / b.y);
 }
 
 [[noreturn]] static void report(const char* kind, const std::string& where, const Epoch& other, const void* pc) {
     Fiber* f = running();
     machine.pc = uint64_t(pc);
-    stop((pc ? "" : name_of(f->site) + ": ") + "race (" + kind + ") on " + where + ": " + name_of(f) + " and " + thread_name(other) +
-         " are not ordered by any barrier or flag");
+    stop((pc ? "" : name_of(f->site) + ": ") + "race (" + kind + ") on " + where + ": " + name_of(f) + " and " +
+         thread_name(other) + " are not ordered by any barrier or flag");
 }
 
 // Checks one cell and records the access. `where` is called only for a message.
 template <class Where>
-static void visit(Cell& cell, const Epoch& now, Access kind, const Fiber* f, const ThreadClocks& mine, Where where, const void* pc) {
+static void visit(Cell& cell, const Epoch& now, Access kind, const Fiber* f, const ThreadClocks& mine, Where where,
+                  const void* pc) {
     const bool write = kind != Access::read;
     const auto conflicts = [&](const Epoch& e) {
         return (e.bytes & now.bytes) && !(e.atomic && now.atomic) && !ordered(e, f, mine);
@@ -201,7 +203,8 @@ static void visit(Cell& cell, const Epoch& now, Access kind, const Fiber* f, con
 
 static unsigned char bytes_of_cell(size_t cell, size_t offset, size_t end) {
     unsigned char mask = 0;
-    for (size_t i = 0; i < cell_bytes; ++i) mask |= (cell * cell_bytes + i >= offset && cell * cell_bytes + i < end) << i;
+    for (size_t i = 0; i < cell_bytes; ++i)
+        mask |= (cell * cell_bytes + i >= offset && cell * cell_bytes + i < end) << i;
     return mask;
 }
 
@@ -227,7 +230,8 @@ void check_access(const void* p, size_t bytes, Access kind, const void* pc) {
     const size_t offset = static_cast<const unsigned char*>(p) - block.shared;
     if (offset < shared_capacity()) {
         const bool in_static = offset + bytes <= static_shared_used();
-        const bool in_dynamic = offset >= static_shared_capacity && offset + bytes <= static_shared_capacity + machine.dynamic_shared;
+        const bool in_dynamic =
+            offset >= static_shared_capacity && offset + bytes <= static_shared_capacity + machine.dynamic_shared;
         if (!in_static && !in_dynamic) {
             machine.pc = uint64_t(pc);
             stop(name_of(running()) + ": shared-memory access out of bounds, at " + name_of_shared(offset));
@@ -238,7 +242,8 @@ void check_access(const void* p, size_t bytes, Access kind, const void* pc) {
     const Buffer* buffer = buffer_of(p);
     if (!buffer) return;
     const auto name = [buffer](size_t byte) { return format("argument %d byte %zu", int(buffer->argument), byte); };
-    visit_range(global_cells[buffer - machine.options.buffers].cells, uint64_t(p) - buffer->address, bytes, kind, name, pc);
+    visit_range(global_cells[buffer - machine.options.buffers].cells, uint64_t(p) - buffer->address, bytes, kind, name,
+                pc);
 }
 
 }  // namespace emu

@@ -1,5 +1,5 @@
-// The callbacks of a check build. Kernels are compiled with -fsanitize=thread,alignment,bounds,shift-exponent but linked with
-// neither sanitizer's runtime: these functions take its place.
+// The callbacks of a check build. Kernels are compiled with -fsanitize=thread,alignment,bounds,shift-exponent but
+// linked with neither sanitizer's runtime: these functions take its place.
 #include "machine.h"
 
 #include <cstring>
@@ -12,10 +12,13 @@ extern "C" {
 #define EMU_ACCESS(name, bytes, kind) \
     void __tsan_##name(void* p) { check_access(p, bytes, Access::kind, __builtin_return_address(0)); }
 #define EMU_ACCESSES(bytes) EMU_ACCESS(read##bytes, bytes, read) EMU_ACCESS(write##bytes, bytes, write)
-#define EMU_UNALIGNED(bytes) EMU_ACCESS(unaligned_read##bytes, bytes, read) EMU_ACCESS(unaligned_write##bytes, bytes, write)
-EMU_ACCESSES(1) EMU_ACCESSES(2) EMU_ACCESSES(4) EMU_ACCESSES(8) EMU_ACCESSES(16)
-EMU_UNALIGNED(2) EMU_UNALIGNED(4) EMU_UNALIGNED(8) EMU_UNALIGNED(16)
-void __tsan_read_range(void* p, size_t n) { check_access(p, n, Access::read, __builtin_return_address(0)); }
+#define EMU_UNALIGNED(bytes) \
+    EMU_ACCESS(unaligned_read##bytes, bytes, read) EMU_ACCESS(unaligned_write##bytes, bytes, write)
+EMU_ACCESSES(1)
+EMU_ACCESSES(2) EMU_ACCESSES(4) EMU_ACCESSES(8) EMU_ACCESSES(16) EMU_UNALIGNED(2) EMU_UNALIGNED(4) EMU_UNALIGNED(8)
+    EMU_UNALIGNED(16) void __tsan_read_range(void* p, size_t n) {
+    check_access(p, n, Access::read, __builtin_return_address(0));
+}
 void __tsan_write_range(void* p, size_t n) { check_access(p, n, Access::write, __builtin_return_address(0)); }
 
 void* __tsan_memcpy(void* to, const void* from, size_t n) {
@@ -49,7 +52,8 @@ struct TypeMismatch {
 };
 
 void __ubsan_handle_type_mismatch_v1_abort(const TypeMismatch* m, uintptr_t p) {
-    emu::fail_at({m->at.file, int(m->at.line)}, emu::format("access to %p, which is not %u-byte aligned", reinterpret_cast<void*>(p), 1u << m->log_alignment));
+    emu::fail_at({m->at.file, int(m->at.line)}, emu::format("access to %p, which is not %u-byte aligned",
+                                                            reinterpret_cast<void*>(p), 1u << m->log_alignment));
 }
 void __ubsan_handle_out_of_bounds_abort(const SourceLocation* at, uintptr_t index) {
     emu::fail_at({at->file, int(at->line)}, emu::format("array index %ld out of bounds", long(index)));

@@ -1,5 +1,5 @@
 // The machine, seen from a kernel. Inline PTX stands in this file's parts and nowhere else; every wrapper has a device
-// body and an emulation body (tests run the same kernel text on the CPU, see docs/emulation.md). No CUDA header is needed.
+// body and an emulation body (tests run the same kernel text on the CPU, see docs/emulation.md). No CUDA header needed.
 //
 //   part                 vocabulary
 //   prims/types.cuh      DEVICE  PRIM  KERNEL(threads, min_blocks)  u8 u16 u32 u64  bf16 bf16x2  bitcast<T>(x)
@@ -20,8 +20,9 @@
 //                        pdl_launch_dependents()  pdl_wait()
 //                        warp_sum(x)  warp_max(x)  block_sum<THREADS>(x)  block_max<THREADS>(x)
 //
-// Plain CUDA may be used beside it: __syncthreads[_count/_or/_and], __syncwarp, __shfl_*_sync, __ballot_sync, __any_sync,
-// __all_sync, __match_any_sync, __reduce_*_sync, integer atomics, float4 and its kin, expf, rsqrtf, __popc and its kin.
+// Plain CUDA may be used beside it: __syncthreads[_count/_or/_and], __syncwarp, __shfl_*_sync, __ballot_sync,
+// __any_sync, __all_sync, __match_any_sync, __reduce_*_sync, integer atomics, float4 and its kin, expf, rsqrtf, __popc
+// and its kin.
 // Rules for kernels (the emulator relies on them) are in docs/emulation.md.
 #pragma once
 #include "ddtree/prims/types.cuh"

@@ -24,8 +24,12 @@ DEVICE uint4 pack8(const Vec8& x) {   // rounds to nearest even
 
 // Vector i of a row, i.e. elements 8 i .. 8 i + 7; the row starts 16-byte aligned.
 DEVICE Vec8 load8(const bf16* row, int i AND_SITE) { return unpack8(load16(row + size_t(i) * 8 PASS_SITE)); }
-DEVICE Vec8 load8_stream(const bf16* row, int i AND_SITE) { return unpack8(load16_stream(row + size_t(i) * 8 PASS_SITE)); }
-DEVICE Vec8 load8_coherent(const bf16* row, int i AND_SITE) { return unpack8(load16_coherent(row + size_t(i) * 8 PASS_SITE)); }
+DEVICE Vec8 load8_stream(const bf16* row, int i AND_SITE) {
+    return unpack8(load16_stream(row + size_t(i) * 8 PASS_SITE));
+}
+DEVICE Vec8 load8_coherent(const bf16* row, int i AND_SITE) {
+    return unpack8(load16_coherent(row + size_t(i) * 8 PASS_SITE));
+}
 DEVICE void store8(bf16* row, int i, const Vec8& x AND_SITE) { store16(row + size_t(i) * 8, pack8(x) PASS_SITE); }
 
 DEVICE Vec8 load8(const float* row, int i AND_SITE) {
@@ -35,8 +39,10 @@ DEVICE Vec8 load8(const float* row, int i AND_SITE) {
 }
 
 DEVICE void store8(float* row, int i, const Vec8& x AND_SITE) {
-    store16(row + size_t(i) * 8, make_uint4(bitcast<u32>(x[0]), bitcast<u32>(x[1]), bitcast<u32>(x[2]), bitcast<u32>(x[3])) PASS_SITE);
-    store16(row + size_t(i) * 8 + 4, make_uint4(bitcast<u32>(x[4]), bitcast<u32>(x[5]), bitcast<u32>(x[6]), bitcast<u32>(x[7])) PASS_SITE);
+    float* to = row + size_t(i) * 8;
+    const auto bits = [](float y) { return bitcast<u32>(y); };
+    store16(to, make_uint4(bits(x[0]), bits(x[1]), bits(x[2]), bits(x[3])) PASS_SITE);
+    store16(to + 4, make_uint4(bits(x[4]), bits(x[5]), bits(x[6]), bits(x[7])) PASS_SITE);
 }
 
 DEVICE Vec8 operator+(Vec8 a, const Vec8& b) {
@@ -81,7 +87,8 @@ DEVICE Vec8 round_bf16(Vec8 x) {
     return x;
 }
 
-DEVICE float dot(const Vec8& a, const Vec8& b, float sum = 0.f) {   // sum + a[0] b[0], + a[1] b[1], ... in this order, fused
+// sum + a[0] b[0] + a[1] b[1] + ... in this order, each step fused
+DEVICE float dot(const Vec8& a, const Vec8& b, float sum = 0.f) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum = fmaf(a[i], b[i], sum);
     return sum;

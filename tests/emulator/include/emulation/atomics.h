@@ -21,24 +21,44 @@ inline float flush_subnormal(float x) { return fabsf(x) < 1.17549435e-38f ? copy
 
 }  // namespace emu
 
-inline float atomicAdd(float* p, float v) {      // on global memory subnormals count as zero
+inline float atomicAdd(float* p, float v) {  // on global memory subnormals count as zero
     if (!emu::is_global(p)) return emu::atomic_update(p, [v](float a) { return a + v; });
-    return emu::atomic_update(p, [v](float a) { return emu::flush_subnormal(emu::flush_subnormal(a) + emu::flush_subnormal(v)); });
+    return emu::atomic_update(
+        p, [v](float a) { return emu::flush_subnormal(emu::flush_subnormal(a) + emu::flush_subnormal(v)); });
 }
-#define EMU_ATOMICS(type)                                                                                                \
-    inline type atomicAdd(type* p, type v) { return emu::atomic_update(p, [v](type a) { return (type)(a + v); }); }        \
-    inline type atomicMin(type* p, type v) { return emu::atomic_update(p, [v](type a) { return a < v ? a : v; }); }      \
-    inline type atomicMax(type* p, type v) { return emu::atomic_update(p, [v](type a) { return a > v ? a : v; }); }      \
-    inline type atomicExch(type* p, type v) { return emu::atomic_update(p, [v](type) { return v; }); }
+#define EMU_ATOMICS(type)                                                    \
+    inline type atomicAdd(type* p, type v) {                                 \
+        return emu::atomic_update(p, [v](type a) { return (type)(a + v); }); \
+    }                                                                        \
+    inline type atomicMin(type* p, type v) {                                 \
+        return emu::atomic_update(p, [v](type a) { return a < v ? a : v; }); \
+    }                                                                        \
+    inline type atomicMax(type* p, type v) {                                 \
+        return emu::atomic_update(p, [v](type a) { return a > v ? a : v; }); \
+    }                                                                        \
+    inline type atomicExch(type* p, type v) {                                \
+        return emu::atomic_update(p, [v](type) { return v; });               \
+    }
 EMU_ATOMICS(int)
 EMU_ATOMICS(unsigned)
 EMU_ATOMICS(unsigned long long)
 #undef EMU_ATOMICS
-inline float atomicExch(float* p, float v) { return emu::atomic_update(p, [v](float) { return v; }); }
-inline int atomicSub(int* p, int v) { return emu::atomic_update(p, [v](int a) { return a - v; }); }
-inline unsigned atomicSub(unsigned* p, unsigned v) { return emu::atomic_update(p, [v](unsigned a) { return a - v; }); }
-inline unsigned atomicInc(unsigned* p, unsigned limit) { return emu::atomic_update(p, [limit](unsigned a) { return a >= limit ? 0 : a + 1; }); }
-#define EMU_BITWISE(name, type, op) inline type name(type* p, type v) { return emu::atomic_update(p, [v](type a) { return (type)(a op v); }); }
+inline float atomicExch(float* p, float v) {
+    return emu::atomic_update(p, [v](float) { return v; });
+}
+inline int atomicSub(int* p, int v) {
+    return emu::atomic_update(p, [v](int a) { return a - v; });
+}
+inline unsigned atomicSub(unsigned* p, unsigned v) {
+    return emu::atomic_update(p, [v](unsigned a) { return a - v; });
+}
+inline unsigned atomicInc(unsigned* p, unsigned limit) {
+    return emu::atomic_update(p, [limit](unsigned a) { return a >= limit ? 0 : a + 1; });
+}
+#define EMU_BITWISE(name, type, op)                                           \
+    inline type name(type* p, type v) {                                       \
+        return emu::atomic_update(p, [v](type a) { return (type)(a op v); }); \
+    }
 EMU_BITWISE(atomicAnd, int, &)
 EMU_BITWISE(atomicAnd, unsigned, &)
 EMU_BITWISE(atomicAnd, unsigned long long, &)
@@ -50,8 +70,8 @@ EMU_BITWISE(atomicXor, unsigned, ^)
 EMU_BITWISE(atomicXor, unsigned long long, ^)
 #undef EMU_BITWISE
 
-template <class T>
-inline T atomicCAS(T* p, T expected, T value, emu::Site site = emu::Site::here()) {   // a failure may be a spin loop: others run
+template <class T>  // a failure may be a spin loop: others run
+inline T atomicCAS(T* p, T expected, T value, emu::Site site = emu::Site::here()) {
     const T old = emu::atomic_update(p, [expected, value](T a) { return a == expected ? value : a; });
     if (!(old == expected)) emu::yield(site);
     return old;
@@ -59,7 +79,8 @@ inline T atomicCAS(T* p, T expected, T value, emu::Site site = emu::Site::here()
 
 template <class T>
 inline T __ldg(const T* p, emu::Site site = emu::Site::here()) {
-    if (uintptr_t(p) % alignof(T)) emu::fail(site, "__ldg of %zu bytes: address %p is misaligned", sizeof(T), (const void*)p);
+    if (uintptr_t(p) % alignof(T))
+        emu::fail(site, "__ldg of %zu bytes: address %p is misaligned", sizeof(T), (const void*)p);
     return *p;
 }
 #define __ldcg __ldg

@@ -5,11 +5,11 @@
 namespace emu {
 
 struct Votes {
-    int count;        // threads whose predicate holds
+    int count;  // threads whose predicate holds
     bool any, all;
 };
-Votes block_barrier(int predicate, Site);                             // __syncthreads: counts threads, exited ones do not count
-void named_barrier(int id, int threads, bool wait, Site);             // bar.sync / bar.arrive: a warp arrives as a unit
+Votes block_barrier(int predicate, Site);                  // __syncthreads: counts threads, exited ones do not count
+void named_barrier(int id, int threads, bool wait, Site);  // bar.sync / bar.arrive: a warp arrives as a unit
 
 }  // namespace emu
 

@@ -5,8 +5,8 @@
 namespace emu {
 
 struct Parameter {
-    char kind;                     // 'p' pointer, 'f' floating point, 'i' signed, 'u' unsigned, 's' struct
-    unsigned size;                 // bytes
+    char kind;      // 'p' pointer, 'f' floating point, 'i' signed, 'u' unsigned, 's' struct
+    unsigned size;  // bytes
 };
 
 struct Kernel {
@@ -15,35 +15,43 @@ struct Kernel {
     const Parameter* parameters;
 };
 
-template <class T> constexpr char kind_of = 's';
-template <class T> constexpr char kind_of<T*> = 'p';
-template <> constexpr inline char kind_of<float> = 'f';
-template <> constexpr inline char kind_of<double> = 'f';
-template <> constexpr inline char kind_of<bool> = 'u';
-template <> constexpr inline char kind_of<signed char> = 'i';
-template <> constexpr inline char kind_of<short> = 'i';
-template <> constexpr inline char kind_of<int> = 'i';
-template <> constexpr inline char kind_of<long> = 'i';
-template <> constexpr inline char kind_of<long long> = 'i';
-template <> constexpr inline char kind_of<unsigned char> = 'u';
-template <> constexpr inline char kind_of<unsigned short> = 'u';
-template <> constexpr inline char kind_of<unsigned> = 'u';
-template <> constexpr inline char kind_of<unsigned long> = 'u';
-template <> constexpr inline char kind_of<unsigned long long> = 'u';
+template <class T>
+constexpr char kind_of() {
+    if constexpr (__is_class(T)) return 's';
+    else if constexpr (T(1) / 2 != 0) return 'f';
+    else return T(-1) < T(0) ? 'i' : 'u';
+}
+template <class T>
+struct Kind {
+    static constexpr char value = kind_of<T>();
+};
+template <class T>
+struct Kind<T*> {
+    static constexpr char value = 'p';
+};
 
-template <class T> struct Plain { using type = T; };
-template <class T> struct Plain<const T> { using type = T; };
+template <class T>
+struct Plain {
+    using type = T;
+};
+template <class T>
+struct Plain<const T> {
+    using type = T;
+};
 
 constexpr int first(int x, int = 0) { return x; }
 
-template <auto F> struct Entry;
+template <auto F>
+struct Entry;
 template <class... A, void (*F)(A...)>
 struct Entry<F> {
     static constexpr int count = sizeof...(A);
-    static constexpr Parameter parameters[count + 1] = {{kind_of<typename Plain<A>::type>, sizeof(A)}..., {0, 0}};
+    static constexpr Parameter parameters[count + 1] = {{Kind<typename Plain<A>::type>::value, sizeof(A)}..., {0, 0}};
 
     static void call(void** arguments) {
-        struct Call { Call(A... a) { F(a...); } };   // its braces promise left to right, a plain call promises no order
+        struct Call {  // braces promise left to right, a plain call promises no order
+            Call(A... a) { F(a...); }
+        };
         [[maybe_unused]] int next = 0;
         Call{*static_cast<typename Plain<A>::type*>(arguments[next++])...};
     }
@@ -52,6 +60,6 @@ struct Entry<F> {
 }  // namespace emu
 
 // EMULATED_KERNEL(name, launch bounds)
-#define EMULATED_KERNEL(name, ...)                                                                                       \
-    extern "C" __attribute__((visibility("default"))) const emu::Kernel emulated_##name = {                              \
+#define EMULATED_KERNEL(name, ...)                                                          \
+    extern "C" __attribute__((visibility("default"))) const emu::Kernel emulated_##name = { \
         emu::Entry<&name>::call, emu::Entry<&name>::count, emu::first(__VA_ARGS__), emu::Entry<&name>::parameters};

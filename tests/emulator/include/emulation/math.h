@@ -42,7 +42,7 @@ inline double __longlong_as_double(long long x) { return __builtin_bit_cast(doub
 
 namespace emu {
 
-constexpr unsigned quiet_nan = 0x7fffffff;      // the only NaN the GPU produces
+constexpr unsigned quiet_nan = 0x7fffffff;  // the only NaN the GPU produces
 
 // Any NaN, signalling too, loses; -0 < +0.
 inline float maximum(float a, float b) {
@@ -56,12 +56,13 @@ inline float minimum(float a, float b) {
     return a < b ? a : b < a ? b : __int_as_float(__float_as_int(a) | __float_as_int(b));
 }
 
-inline uint16_t bf16_bits(float x) {            // nearest, ties to even
+inline uint16_t bf16_bits(float x) {  // nearest, ties to even
     const unsigned u = __float_as_uint(x);
     return (u & 0x7fffffff) > 0x7f800000 ? 0x7fff : uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-// a b + c rounded once to bf16. The float is made odd when it is inexact (24 bits >= 8 + 2), so rounding it again is harmless.
+// a b + c rounded once to bf16. The float is made odd when it is inexact (24 bits >= 8 + 2), so rounding it again is
+// harmless.
 inline uint16_t bf16_fma(float a, float b, float c) {
     const double product = double(a) * b, sum = product + c, part = sum - product;
     const double lost = (product - (sum - part)) + (c - part);
@@ -75,7 +76,7 @@ inline uint16_t bf16_fma(float a, float b, float c) {
     return bf16_bits(f);
 }
 
-inline float ex2(float x) {                     // ex2.approx.ftz: subnormals are zero
+inline float ex2(float x) {  // ex2.approx.ftz: subnormals are zero
     const float y = exp2f(x);
     return y < 1.17549435e-38f ? 0.f : y;
 }
@@ -95,8 +96,8 @@ inline float min(float a, float b) { return emu::minimum(a, b); }
 inline float max(float a, float b) { return emu::maximum(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }
 inline double max(double a, double b) { return fmax(a, b); }
-#define EMU_MIN_MAX(type)                                                                                                \
-    inline type min(type a, type b) { return b < a ? b : a; }                                                            \
+#define EMU_MIN_MAX(type)                                     \
+    inline type min(type a, type b) { return b < a ? b : a; } \
     inline type max(type a, type b) { return a < b ? b : a; }
 EMU_MIN_MAX(int)
 EMU_MIN_MAX(unsigned)
@@ -146,8 +147,14 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     for (int i = 0; i < 4; ++i) result |= unsigned(bytes >> ((selector >> 4 * i & 7) * 8) & 255) << 8 * i;
     return result;
 }
-inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned shift) { return unsigned((uint64_t(hi) << 32 | lo) << (shift & 31) >> 32); }
-inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned shift) { return unsigned((uint64_t(hi) << 32 | lo) >> (shift & 31)); }
+inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned shift) {
+    return unsigned((uint64_t(hi) << 32 | lo) << (shift & 31) >> 32);
+}
+inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned shift) {
+    return unsigned((uint64_t(hi) << 32 | lo) >> (shift & 31));
+}
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 inline int __mulhi(int a, int b) { return int(int64_t(a) * b >> 32); }
-inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return (unsigned __int128)a * b >> 64; }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned __int128)a * b >> 64;
+}

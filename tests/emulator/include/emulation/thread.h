@@ -8,7 +8,9 @@ namespace emu {
 struct Site {
     const char* file;
     int line;
-    static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+    static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+        return {file, line};
+    }
 };
 
 struct ThreadView {
@@ -16,10 +18,10 @@ struct ThreadView {
     unsigned lane;
 };
 
-extern ThreadView* current;        // the running thread
+extern ThreadView* current;  // the running thread
 extern dim3 grid_size, block_size;
 
-void yield(Site);                  // lets others run: the body of every spin loop
+void yield(Site);  // lets others run: the body of every spin loop
 [[noreturn]] void fail(Site, const char* format, ...);
 
 }  // namespace emu

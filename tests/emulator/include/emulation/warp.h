@@ -56,22 +56,29 @@ inline T __shfl_up_sync(unsigned mask, T value, unsigned distance, int width = 3
     return emu::shuffle_from(mask, value, source < (lane & ~(width - 1)) ? lane : source, site);
 }
 template <class T>
-inline T __shfl_down_sync(unsigned mask, T value, unsigned distance, int width = 32, emu::Site site = emu::Site::here()) {
+inline T __shfl_down_sync(unsigned mask, T value, unsigned distance, int width = 32,
+                          emu::Site site = emu::Site::here()) {
     const int lane = emu::current->lane, source = lane + int(distance & 31);
     return emu::shuffle_from(mask, value, source > (lane | (width - 1)) ? lane : source, site);
 }
 
-inline unsigned __ballot_sync(unsigned mask, int p, emu::Site site = emu::Site::here()) { return emu::ballot(mask, p, site); }
-inline int __any_sync(unsigned mask, int p, emu::Site site = emu::Site::here()) { return emu::ballot(mask, p, site) != 0; }
-inline int __all_sync(unsigned mask, int p, emu::Site site = emu::Site::here()) { return emu::ballot(mask, p, site) == mask; }
+inline unsigned __ballot_sync(unsigned mask, int p, emu::Site site = emu::Site::here()) {
+    return emu::ballot(mask, p, site);
+}
+inline int __any_sync(unsigned mask, int p, emu::Site site = emu::Site::here()) {
+    return emu::ballot(mask, p, site) != 0;
+}
+inline int __all_sync(unsigned mask, int p, emu::Site site = emu::Site::here()) {
+    return emu::ballot(mask, p, site) == mask;
+}
 template <class T>
 inline unsigned __match_any_sync(unsigned mask, T value, emu::Site site = emu::Site::here()) {
     return emu::match_bits(mask, value, site);
 }
 
-#define EMU_REDUCE(name, type, reduction)                                                                                \
-    inline type name(unsigned mask, type value, emu::Site site = emu::Site::here()) {                                    \
-        return type(emu::reduce(mask, unsigned(value), emu::Reduction::reduction, site));                                \
+#define EMU_REDUCE(name, type, reduction)                                                 \
+    inline type name(unsigned mask, type value, emu::Site site = emu::Site::here()) {     \
+        return type(emu::reduce(mask, unsigned(value), emu::Reduction::reduction, site)); \
     }
 EMU_REDUCE(__reduce_add_sync, unsigned, add)
 EMU_REDUCE(__reduce_add_sync, int, add)

@@ -5,7 +5,8 @@
 
 namespace ddtree {
 
-// ---- named barriers 1..15 of a block; `threads`, a multiple of 32, counts those that sync and those that arrive (PTX: bar) ---
+// ---- named barriers 1..15 of a block (PTX: bar)
+// `threads`, a multiple of 32, counts those that sync and those that arrive.
 PRIM void bar_sync(int id, int threads AND_SITE) {
 #ifdef DDTREE_EMULATED
     emu::named_barrier(id, threads, true, site);
@@ -22,8 +23,8 @@ PRIM void bar_arrive(int id, int threads AND_SITE) {   // counts and goes on
 #endif
 }
 
-// Barrier of all blocks of a grid that is resident at once (cooperative launch). words: two u32 in global memory, zeroed once
-// before the first use of all; the count returns to zero, so grids of any size may follow each other.
+// Barrier of all blocks of a grid that is resident at once (cooperative launch). words: two u32 in global memory,
+// zeroed once before the first use of all; the count returns to zero, so grids of any size may follow each other.
 PRIM void grid_sync(u32* words AND_SITE) {
     __syncthreads();
     if (threadIdx.x + threadIdx.y + threadIdx.z == 0) {
@@ -39,7 +40,7 @@ PRIM void grid_sync(u32* words AND_SITE) {
     __syncthreads();
 }
 
-// ---- programmatic dependent launch (PTX: griddepcontrol) -----------------------------------------------------------------------
+// ---- programmatic dependent launch (PTX: griddepcontrol)
 // First instruction of a kernel: the next kernel of the stream may start once every block of this one has started.
 PRIM void pdl_launch_dependents() {
 #ifndef DDTREE_EMULATED
@@ -55,7 +56,7 @@ PRIM void pdl_wait() {
 #endif
 }
 
-// ---- reductions: a butterfly (distance 16, 8, 4, 2, 1), so every lane holds the same bits -----------------------------------------
+// ---- reductions: a butterfly (distance 16, 8, 4, 2, 1), so every lane holds the same bits
 PRIM float warp_sum(float x AND_SITE) {
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) {
@@ -80,8 +81,8 @@ PRIM float warp_max(float x AND_SITE) {
     return x;
 }
 
-// Over THREADS = blockDim.x threads (a multiple of 32, at most 1024): warps by butterfly, then warp 0, 1, 2, ... in order.
-// Every thread of the block calls it and gets the result.
+// Over THREADS = blockDim.x threads (a multiple of 32, at most 1024): warps by butterfly, then warp 0, 1, 2, ... in
+// order. Every thread of the block calls it and gets the result.
 template <int THREADS>
 PRIM float block_sum(float x AND_SITE) {
     static_assert(THREADS % 32 == 0 && THREADS <= 1024, "whole warps");

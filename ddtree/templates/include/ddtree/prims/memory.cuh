@@ -3,7 +3,7 @@
 #include "ddtree/prims/types.cuh"
 
 // Dynamic shared memory of the block as `unsigned char* name`, 1024-byte aligned, size given at the launch.
-// SHARED_ARRAY: a named array `type name[count]`, 16-byte aligned, for small scratch. Uninitialised like any shared memory.
+// SHARED_ARRAY: a named array `type name[count]`, 16-byte aligned, for small scratch. Both are uninitialised.
 #ifdef DDTREE_EMULATED
 #define DYN_SMEM(name) unsigned char* const name = emu::dynamic_shared()
 #define SHARED_ARRAY(type, name, count)                                                                                \
@@ -25,7 +25,7 @@ PRIM u32 smem_u32(const void* p AND_SITE) {
 #endif
 }
 
-// ---- 16-byte accesses (p must be 16-byte aligned) --------------------------------------------------------------------
+// ---- 16-byte accesses (p must be 16-byte aligned)
 // Any memory, cached normally. The compiler may use the read-only path for const __restrict__ pointers.
 PRIM uint4 load16(const void* p AND_SITE) {
 #ifdef DDTREE_EMULATED
@@ -67,7 +67,7 @@ PRIM uint4 load16_coherent(const void* p AND_SITE) {
 }
 
 // Global data that another block may be writing right now: every 4-byte element is old or new, no order is implied (the
-// data itself must tell). A spin loop may use it. PTX: ld.relaxed / st.relaxed (memory consistency model: strong operations)
+// data itself must tell). A spin loop may use it. PTX: ld.relaxed, st.relaxed (memory consistency model)
 PRIM uint4 load16_relaxed(const void* p AND_SITE) {
 #ifdef DDTREE_EMULATED
     return emu::load16_relaxed(p, site);
@@ -88,7 +88,7 @@ PRIM void store16_relaxed(void* p, uint4 v AND_SITE) {
 #endif
 }
 
-// ---- flags between blocks (PTX: ld.acquire, st.release, atom; memory consistency model, release and acquire patterns) ---
+// ---- flags between blocks (PTX: ld.acquire, st.release, atom; memory consistency model, release and acquire patterns)
 // What a thread (and, after a __syncthreads, its block) wrote before a release is visible after the matching acquire.
 PRIM u32 ld_acquire(const u32* p AND_SITE) {
 #ifdef DDTREE_EMULATED
@@ -156,7 +156,7 @@ PRIM void spin_pause(SITE) {   // inside a spin loop. PTX: nanosleep
 #endif
 }
 
-// ---- L2 hints: they change speed only (PTX: createpolicy, cp.async.bulk.prefetch) -----------------------------------------
+// ---- L2 hints: they change speed only (PTX: createpolicy, cp.async.bulk.prefetch)
 PRIM u64 policy_evict_first() {
 #ifdef DDTREE_EMULATED
     return 0;

@@ -39,7 +39,7 @@ PRIM To bitcast(const From& from) {
     return __builtin_bit_cast(To, from);
 }
 
-// ---- conversions: nearest, ties to even; a NaN becomes 0x7fff (PTX: cvt) ------------------------------------------
+// ---- conversions: nearest, ties to even; a NaN becomes 0x7fff (PTX: cvt)
 PRIM float to_float(bf16 x) { return bitcast<float>(u32(x.bits) << 16); }
 
 PRIM bf16 to_bf16(float x) {
@@ -69,7 +69,7 @@ PRIM float bf16_hi(u32 pair) { return bitcast<float>(pair & 0xffff0000u); }
 PRIM bf16x2 make_bf16x2(float lo, float hi) { return bitcast<bf16x2>(pack_bf16(lo, hi)); }
 PRIM float2 to_float2(bf16x2 x) { return make_float2(to_float(x.lo), to_float(x.hi)); }
 
-// ---- pairs: each half rounded once. The explicit .rn keeps ptxas from fusing a product into a later sum -------------
+// ---- pairs: each half rounded once. The explicit .rn keeps ptxas from fusing a product into a later sum
 PRIM bf16x2 add2(bf16x2 a, bf16x2 b) {   // PTX: add{.rnd}.bf16x2 (half precision floating point)
 #ifdef DDTREE_EMULATED
     return make_bf16x2(to_float(a.lo) + to_float(b.lo), to_float(a.hi) + to_float(b.hi));
@@ -115,7 +115,7 @@ PRIM bf16x2 fma2(bf16x2 a, bf16x2 b, bf16x2 c) {   // PTX: fma.rn.bf16x2
 PRIM bf16x2 dup_lo(u32 pair) { return bitcast<bf16x2>(__byte_perm(pair, 0, 0x1010)); }
 PRIM bf16x2 dup_hi(u32 pair) { return bitcast<bf16x2>(__byte_perm(pair, 0, 0x3232)); }
 
-// ---- single instructions -------------------------------------------------------------------------------------------
+// ---- single instructions
 // 2^x within 2 ulp; subnormal results are zero. PTX: ex2.approx.ftz.f32
 PRIM float ex2(float x) {
 #ifdef DDTREE_EMULATED
