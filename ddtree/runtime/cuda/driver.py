@@ -120,9 +120,8 @@ class Device:
         """Wait for the stream; a fault of a kernel appears here."""
         check(cu.cuStreamSynchronize(self.stream), what)
 
-    def close(self) -> None:
-        """Free everything. Safe after a fault, when frees fail too."""
-        self.make_current()
+    def free_all(self) -> None:
+        """Free every allocation; what used them must not be used again. Safe after a fault, when frees fail too."""
         with suppress(DeviceError):
             self.synchronize()
         for address in self._allocations:
@@ -130,4 +129,9 @@ class Device:
         for host in self._pinned:
             cu.cuMemFreeHost(host)
         self._allocations, self._pinned = [], []
+
+    def close(self) -> None:
+        """Free everything and let the GPU go."""
+        self.make_current()
+        self.free_all()
         cu.cuDevicePrimaryCtxRelease(self.handle)
