@@ -40,13 +40,15 @@ class CompilerError(RuntimeError):
 
 @dataclass(frozen=True)
 class Compiler:
-    """How to call one compiler. `name` is gcc, clang or zig; `version` is the first line of --version."""
+    """How to call one compiler.
+
+    version               first line of --version
+    kernel_link_command   without the C++ library: kernels do not use it, and zig would link it statically
+    """
 
     name: Literal["gcc", "clang", "zig"]
     command: tuple[str, ...]
-    kernel_link_command: tuple[
-        str, ...
-    ]  # without the C++ library, which kernels do not use and zig would link statically
+    kernel_link_command: tuple[str, ...]
     version: str
 
     def flags(self, mode: Mode) -> list[str]:

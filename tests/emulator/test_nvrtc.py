@@ -1,4 +1,4 @@
-"""The wrappers compile for both targets without any CUDA header, and become the instructions that they promise."""
+"""The wrappers compile for both targets without any CUDA header, and no PTX stands outside of them."""
 
 from __future__ import annotations
 
