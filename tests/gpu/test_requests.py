@@ -28,10 +28,7 @@ def engine(device: Device, *settings: str, draft: bool = True) -> Engine:
 
 
 def text_of(e: Engine, prompt: list[int], tokens: int, *stops: str) -> tuple[str, list[int], str]:
-    result = None
-    for _, result in e.generate(Request(tuple(prompt), tokens, stop_strings=stops)):
-        pass
-    assert result is not None
+    *_, (_, result) = e.generate(Request(tuple(prompt), tokens, stop_strings=stops))
     assert sorted(e.decoder.pool.free) == list(range(e.decoder.pool.total))
     return result.text, result.output_ids, result.finish_reason
 

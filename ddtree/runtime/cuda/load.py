@@ -109,7 +109,7 @@ class Program:
 
     def _graphs(self) -> dict[tuple[StepName, int], StepGraph]:
         builder = Builder(self.model)
-        graphs = {
+        graphs: dict[tuple[StepName, int], StepGraph] = {
             (name, 0): build_step(self.model, name, 0, builder) for name in steps_of(self.model) if name != "verify"
         }
         for rows in self.buckets:
