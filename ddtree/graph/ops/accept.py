@@ -50,7 +50,8 @@ class Accept(Op):
         rows = run.rows
         child = {(int(rows.parent[r]), int(ids[r])): r for r in range(len(rows)) if rows.parent[r] >= 0}
         for root in np.flatnonzero(rows.parent < 0):
-            s, r = int(rows.sequence[root]), int(root)
+            s = int(rows.sequence[root])
+            r: int | None = int(root)
             while r is not None:
                 path[s, length[s]], emitted[s, length[s]] = rows.node[r], chosen[r]
                 length[s] += 1

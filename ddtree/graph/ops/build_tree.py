@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,23 +38,27 @@ def best_first(anchor: int, log_prob: np.ndarray, token: np.ndarray, budget: int
     budget           nodes below the root; fewer when the candidates are exhausted
 
     Scores are sums of the fp32 log-probabilities in float64; a sibling's score is (score - own) + next, a child's is
-    score + best of the next depth. Equal scores are ordered by the tuple of ranks along the path.
+    score + best of the next depth. Equal scores are ordered by the tuple of ranks along the path; a score that is NaN,
+    as a drafter with infinite logits gives, counts as -inf there.
     """
     depths, k = log_prob.shape
-    lp = log_prob.astype(np.float64)
+    lp: list[list[float]] = log_prob.astype(np.float64).tolist()
     nodes: list[tuple[int, int, int, float]] = [(anchor, -1, 0, 0.0)]
-    heap: list[tuple[float, tuple[int, ...], int]] = []
+    heap: list[tuple[float, tuple[int, ...], int, float]] = []
+
+    def push(score: float, ranks: tuple[int, ...], parent: int) -> None:
+        heapq.heappush(heap, (math.inf if math.isnan(score) else -score, ranks, parent, score))
+
     if budget > 0 and depths and k:
-        heap.append((-lp[0, 0], (0,), 0))
+        push(lp[0][0], (0,), 0)
     while heap and len(nodes) <= budget:
-        negative, ranks, parent = heapq.heappop(heap)
-        depth, rank, score = len(ranks), ranks[-1], -negative
+        _, ranks, parent, score = heapq.heappop(heap)
+        depth, rank = len(ranks), ranks[-1]
         nodes.append((int(token[depth - 1, rank]), parent, depth, score))
         if rank + 1 < k:
-            sibling = (score - lp[depth - 1, rank]) + lp[depth - 1, rank + 1]
-            heapq.heappush(heap, (-sibling, (*ranks[:-1], rank + 1), parent))
+            push((score - lp[depth - 1][rank]) + lp[depth - 1][rank + 1], (*ranks[:-1], rank + 1), parent)
         if depth < depths:
-            heapq.heappush(heap, (-(score + lp[depth, 0]), (*ranks, 0), len(nodes) - 1))
+            push(score + lp[depth][0], (*ranks, 0), len(nodes) - 1)
     token_, parent_, depth_ = (np.array([node[i] for node in nodes], np.int32) for i in range(3))
     return DraftTree(token_, parent_, depth_, np.array([score for *_, score in nodes], np.float64))
 

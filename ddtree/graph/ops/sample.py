@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from ddtree.graph.tensor import DType, Tensor
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW = np.uint64(0xFFFFFFFF)
+_MASS = np.float32(2**40)  # unit of probability masses: sums of 2**23 of them fit a signed 64-bit integer
+NO_TOKEN = -1
 
 
 def philox(seed: int, position: int, count: int) -> np.ndarray:
@@ -43,28 +46,30 @@ def philox(seed: int, position: int, count: int) -> np.ndarray:
 def gumbel(seed: int, position: int, count: int) -> np.ndarray:
     """Standard Gumbel noise of each token at a position, [count] float32: -log(-log1p(-u)).
 
-    u is the Philox word as a fraction of 2**32. Written through log1p, so that the largest values, which decide the
-    maximum, come from the small u, where float32 is finest.
+    u is the Philox word as a fraction of 2**32, kept below 1 so that the noise is finite. Written through log1p, so that
+    the largest values, which decide the maximum, come from the small u, where float32 is finest.
     """
     u = (philox(seed, position, count).astype(np.float32) + np.float32(0.5)) * np.float32(2**-32)
-    with np.errstate(divide="ignore"):
-        return -np.log(-np.log1p(-u))
+    return -np.log(-np.log1p(-np.minimum(u, np.float32(1 - 2**-24))))
 
 
 def allowed(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
     """Logits / temperature with excluded tokens at -inf, [vocab] float32.
 
     First the top_k largest (0: all), then the nucleus: by falling probability a token stays if the mass before it is
-    below top_p. Equal logits take the lower id first.
+    below top_p of the whole; the first always stays. Equal logits take the lower id first.
+
+    Masses are relative to the largest, in whole units of 2**-40, so that their sums do not depend on the order.
     """
     scaled = logits / np.float32(temperature)
     if (top_k <= 0 or top_k >= len(logits)) and top_p >= 1:
         return scaled
     order = np.argsort(-scaled, kind="stable")
-    order = order[: top_k if top_k > 0 else None]
-    p = np.exp(scaled[order] - scaled[order[0]])
-    before = np.cumsum(p) - p
-    kept = order[before < np.float32(top_p) * p.sum()] if top_p < 1 else order
+    kept = order[: top_k if top_k > 0 else None]
+    if top_p < 1:
+        mass = (np.exp(scaled[kept] - scaled[order[0]]) * _MASS).astype(np.int64)
+        total = np.cumsum(mass)
+        kept = kept[total - mass < max(1, math.ceil(np.float32(top_p).astype(float) * float(total[-1])))]
     masked = np.full_like(scaled, -np.inf)
     masked[kept] = scaled[kept]
     return masked
@@ -78,7 +83,7 @@ class Sample(Op):
     temperature  [sequences] fp32; 0 is greedy, equal logits take the lower id
     top_k        [sequences] int32; 0 keeps all       top_p  [sequences] fp32; 1 keeps all
     seed         [sequences] int64
-    token        [rows] int32
+    token        [rows] int32; -1 when a logit is NaN or +inf, or all are -inf: there is no distribution to choose from
 
     The draw is argmax(allowed + gumbel(seed, position)), the Gumbel-max trick (Gumbel, 1954): exact, and the noise
     belongs to the position that the token will take, so a seed gives the same text with and without a tree.
@@ -109,6 +114,9 @@ class Sample(Op):
         token = np.empty(len(logits), np.int32)
         for i, r in enumerate(rows):
             s, position = int(run.rows.sequence[r]), int(run.rows.position[r]) + 1
+            if not (logits[i] < np.inf).all() or logits[i].max() == -np.inf:
+                token[i] = NO_TOKEN
+                continue
             if request["temperature"][s] == 0:
                 token[i] = np.argmax(logits[i])
                 continue
