@@ -61,7 +61,8 @@ class EmulatedStep:
     def run(self, inputs: Mapping[str, np.ndarray], rows: RowTable) -> dict[str, np.ndarray]:
         """Poison the arena, then launch every kernel of the step in order."""
         given = {t.name: self._input(t, inputs[name]) for name, t in self.graph.inputs.items()}
-        self.launch(given, RowsMemory(rows).struct)
+        table = RowsMemory(rows)  # a name of its own: the struct points into its arrays
+        self.launch(given, table.struct)
         return {name: self.read(t, live(t, rows)) for name, t in self.graph.outputs.items()}
 
     def launch(self, given: Mapping[str, np.ndarray], table: np.ndarray) -> None:
