@@ -7,22 +7,36 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ddtree.errors import SpecError
 from ddtree.graph.mistake import near
 from ddtree.graph.model import Model, Source
 from ddtree.graph.op import Op
-from ddtree.graph.ops import Accept, BuildTree, CacheCommit, ConcatTaps, GatherRows, Sample, SelectRows, Stop, TopK
+from ddtree.graph.ops import (
+    LOOP_OPS,
+    Accept,
+    BuildTree,
+    CacheCommit,
+    ConcatTaps,
+    GatherRows,
+    Sample,
+    SelectRows,
+    Stop,
+    TopK,
+)
 from ddtree.graph.passes.memory import plan_memory
 from ddtree.graph.passes.shard import shard
-from ddtree.graph.passes.verify import UnfitOperandsError, verify, verify_ranks
+from ddtree.graph.passes.verify import verify, verify_ranks
 from ddtree.graph.rows import MAX_ROWS
 from ddtree.graph.schema import Layers
-from ddtree.graph.scope import Scope
+from ddtree.graph.scope import Scope, output_name
 from ddtree.graph.step_graph import StepGraph, StepName
-from ddtree.graph.tensor import DType, Shard, Tensor
+from ddtree.graph.tensor import DType, Shard, Tensor, Weight
 from ddtree.graph.yaml_text import Path_
 
 DRAFT = "draft."  # prefix of everything that belongs to the drafter
+LOOP_NAMES = {  # tensors that the loop's ops exchange; one of these names in a YAML file gets a number behind it
+    "ids", "anchor", "budget", "temperature", "top_k", "top_p", "seed", "remaining", "token", "candidate", "chosen", "features",
+    "committed_features", *(name for cls in LOOP_OPS for name in cls.outputs if name != "y"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,6 +77,7 @@ class Builder:
 
     def __init__(self, model: Model, verify_rows: int = MAX_ROWS) -> None:
         self.model, self.limits = model, Limits.of(model)
+        self.sources: dict[str, Weight] = {}
         self.drafter = model.drafter if self.limits.block else None
         self.context = (
             model.target.spec.context + MAX_ROWS
@@ -80,7 +95,13 @@ class Builder:
 
     def _scope(self, source: Source[Any], space: str, tensors: dict[str, Tensor], wanted: int = 0) -> Scope:
         scope = Scope(
-            source, self.context, space, tensors=tensors, wanted=wanted, used={t.name: 1 for t in tensors.values()}
+            source,
+            self.context,
+            space,
+            tensors=tensors,
+            wanted=wanted,
+            used=dict.fromkeys(LOOP_NAMES, 1),
+            sources=self.sources,
         )
         for name, spec in source.spec.weights.items():
             scope.add_weight(name, spec, "", ("weights", name))
@@ -151,7 +172,7 @@ class Builder:
     def _append(ops: list[Op], scope: Scope, node: Any, path: Path_, keep_rows: bool) -> None:
         op = scope.make(node, path)
         if isinstance(op, SelectRows) and keep_rows:  # every row is wanted: the name stands for x itself
-            scope.tensors[node.y] = op.x
+            scope.tensors[output_name(node.y)] = op.x
             return
         ops.append(op)
 
@@ -302,20 +323,10 @@ def build_step(model: Model, step: StepName, rank: int = 0, builder: Builder | N
     graph = (builder or Builder(model)).build(step)
     verify(graph, "build")
     graph = shard(graph, Shard(model.ranks, rank))
-    try:
-        verify(graph, "shard")
-    except UnfitOperandsError as e:
-        raise _indivisible(model, e) from None
+    verify(graph, "shard")
     graph = plan_memory(graph)
     verify(graph, "memory")
     return graph
-
-
-def _indivisible(model: Model, unfit: UnfitOperandsError) -> SpecError:
-    """What a user reads when a rank's part of an op no longer fits it."""
-    docs = [source.doc for source in (model.target, model.drafter) if source]
-    doc = next((d for d in docs if unfit.op.origin.startswith(f"{d.file}:")), docs[0])
-    return doc.error_at(unfit.op.origin, f"{unfit.op.name()} on {model.ranks} ranks: {unfit.reason}")
 
 
 def build_ranks(model: Model, step: StepName) -> list[StepGraph]:

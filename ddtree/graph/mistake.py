@@ -11,7 +11,7 @@ from typing import Any
 import pydantic
 
 from ddtree.errors import SpecError
-from ddtree.graph.op_schema import OP_CLASSES, REFERENCE_PATTERN
+from ddtree.graph.op_schema import OP_CLASSES, OUTPUT_PATTERN, REFERENCE_PATTERN
 from ddtree.graph.schema import LAYERS_PATTERN, NAME_PATTERN
 from ddtree.graph.strict import MisplacedError
 from ddtree.graph.yaml_text import Document, Path_, shown
@@ -34,7 +34,8 @@ _BOUNDS = {
 _PATTERNS = {
     NAME_PATTERN: "a name has letters, digits and _ and does not start with a digit",
     LAYERS_PATTERN: "expected first..last, such as 1..60",
-    REFERENCE_PATTERN: "expected a name, or name[size, size]",
+    REFERENCE_PATTERN: "expected the name of something made or declared above",
+    OUTPUT_PATTERN: "expected a name, or name[size, size]",
 }
 
 
@@ -96,7 +97,8 @@ def _message(doc: Document, root: Any, path: Path_, problems: list[Problem], val
         return f"expected a mapping with {keys}, found {found}"
     if kind == "value_error":
         text = str(context["error"])
-        return text if "found" in text or isinstance(value, dict) else f"{text}, found {shown(value)}"
+        told = "found" in text or isinstance(value, dict) or isinstance(context["error"], MisplacedError)
+        return text if told else f"{text}, found {shown(value)}"
     if kind in _BOUNDS:
         text = _BOUNDS[kind].format(**context)
         return text if "found" in text else f"{text}, found {shown(value)}"

@@ -15,8 +15,10 @@ from ddtree.graph.rope import Rope
 from ddtree.graph.strict import Strict
 from ddtree.graph.tensor import Cache, Tensor, Weight
 
-REFERENCE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*(\[[^\[\]]+\])?$"  # name, or name[shape, ...]
+REFERENCE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*$"  # dots are for names that the engine gives, such as target.embed
+OUTPUT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\[[^\[\]]+\])?$"  # name, or name[size, ...]
 Reference = Annotated[str, Field(pattern=REFERENCE_PATTERN)]
+Output = Annotated[str, Field(pattern=OUTPUT_PATTERN)]
 
 
 def field_kind(hint: Any) -> Any:
@@ -53,7 +55,8 @@ def op_fields(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
 def _model(cls: type[Op]) -> type[Strict]:
     fields: dict[str, Any] = {"op": (Literal[cls.name()], ...)}
     for name, (hint, required) in op_fields(cls).items():
-        fields[name] = (_yaml_type(hint), ...) if required else (_yaml_type(hint) | None, None)
+        kind = Output if name in cls.outputs else _yaml_type(hint)
+        fields[name] = (kind, ...) if required else (kind | None, None)
     doc = (cls.__doc__ or "").strip().splitlines()[0]
     return create_model(cls.__name__, __base__=Strict, __doc__=doc, **fields)
 

@@ -17,7 +17,7 @@ from ddtree.graph.schema import CacheSpec, WeightSpec
 from ddtree.graph.tensor import Cache, DType, Tensor, Weight
 from ddtree.graph.yaml_text import Path_
 
-_REFERENCE = re.compile(r"^([A-Za-z_][A-Za-z0-9_.]*)(?:\[([^\[\]]+)\])?$")
+_OUTPUT = re.compile(r"^(\w+)(?:\[([^\[\]]+)\])?$")
 
 
 @dataclass
@@ -30,6 +30,7 @@ class Scope:
     tensors  the newest tensor of each name
     wanted   most rows that select_rows keeps here
     used     how often each tensor name was written, to keep names unique
+    sources  every weight of the graph by name: a checkpoint tensor has one shape and dtype, whoever reads it
     """
 
     source: Source[Any]
@@ -42,6 +43,7 @@ class Scope:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     wanted: int = 0
     used: dict[str, int] = field(default_factory=dict)
+    sources: dict[str, Weight] = field(default_factory=dict)
 
     def child(self, label: str, values: dict[str, Number | bool]) -> Scope:
         """A layer's scope: tensors are shared, weights and caches of its blocks are its own."""
@@ -95,9 +97,15 @@ class Scope:
             raise self.source.doc.error(
                 (*path, "source"), "a stacked weight has `count` and {expert} in its source, others have neither"
             )
-        self.weights[name] = Weight(
-            self.space + prefix + spec.source, prefix + spec.source, full, DType(spec.dtype), split, count, spec.group
-        )
+        source = prefix + spec.source
+        weight = Weight(self.space + source, source, full, DType(spec.dtype), split, count, spec.group)
+        if self.sources.setdefault(weight.name, weight) != weight:
+            other = self.sources[weight.name]
+            raise self.source.doc.error(
+                (*path, "source"),
+                f"{source} is {_described(weight)} here and {_described(other)} elsewhere in this file",
+            )
+        self.weights[name] = weight
 
     def add_cache(self, name: str, spec: CacheSpec, path: Path_) -> None:
         """Declare a cache of this place."""
@@ -129,7 +137,7 @@ class Scope:
         except (ValueError, IndexError, ZeroDivisionError):  # how a shape rule meets a wrong number of axes
             raise self.source.doc.error(path, f"{node.op}: these operands do not fit: {_shapes(fields)}") from None
         for name in cls.outputs:
-            self.tensors[_parts(getattr(node, name))[0]] = fields[name]
+            self.tensors[output_name(getattr(node, name))] = fields[name]
         return op
 
     def _operand(self, hint: Any, value: Any, path: Path_) -> Any:
@@ -186,6 +194,11 @@ class Scope:
         return full if self.used[full] == 1 else f"{full}.{self.used[full]}"
 
 
+def _described(weight: Weight) -> str:
+    divided = "undivided" if weight.split is None else f"divided along axis {weight.split}"
+    return f"{weight.dtype.value} {[weight.count] * bool(weight.count) + list(weight.full)} {divided}"
+
+
 def _shapes(fields: dict[str, Any]) -> str:
     shapes = {
         n: v.row if isinstance(v, Cache) else v.shape
@@ -199,7 +212,12 @@ def _first_domain(fields: dict[str, Any]) -> str:
     return next((v.domain for v in fields.values() if isinstance(v, Tensor)), "rows")
 
 
+def output_name(reference: str) -> str:
+    """The name in `name[size, size]`."""
+    return _parts(reference)[0]
+
+
 def _parts(reference: str) -> tuple[str, str | None]:
-    match = _REFERENCE.match(reference)
+    match = _OUTPUT.match(reference)
     assert match, reference  # the schema's pattern
     return match[1], match[2]

@@ -107,7 +107,7 @@ class _Loader(yaml.SafeLoader):
         mistake = ""
         if isinstance(event, yaml.AliasEvent):
             mistake = "aliases (*name) are not supported; write the value out"
-        elif getattr(event, "tag", None) not in (None, "!"):
+        elif getattr(event, "tag", None) is not None:
             mistake = f"tags ({event.tag}) are not supported; write a plain value"
         elif self.depth > MAX_DEPTH:
             mistake = f"nested deeper than {MAX_DEPTH} levels"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ddtree.errors import SpecError
-from ddtree.graph.op import Op, OpError, Operand
+from ddtree.graph.op import Op, Operand, OpError
 from ddtree.graph.ops import AllGather, AllReduce
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import Shard, Tensor

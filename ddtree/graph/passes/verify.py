@@ -14,14 +14,6 @@ class BrokenGraphError(AssertionError):
     """A graph that violates an invariant; always a fault of the pass named in the message."""
 
 
-class UnfitOperandsError(BrokenGraphError):
-    """Operands that do not fit their op; after sharding it may mean that the model does not divide by so many ranks."""
-
-    def __init__(self, message: str, op: Op, reason: str) -> None:
-        super().__init__(message)
-        self.op, self.reason = op, reason
-
-
 def verify(graph: StepGraph, after: str) -> None:
     """Check that every tensor is written once before it is read, that equal names mean equal things, that every op's
     operands fit and its outputs follow its shape rule, and that the memory plan gives every tensor bytes of its own while
@@ -42,7 +34,7 @@ def verify(graph: StepGraph, after: str) -> None:
         try:
             op.check()
         except OpError as e:
-            raise UnfitOperandsError(str(broken(f"{op.name()} ({op.origin}): {e}")), op, str(e)) from None
+            raise broken(f"{op.name()} ({op.origin}): {e}") from None
         if graph.shard.size == 1 and (field := _misshapen(op)):
             raise broken(f"{op.name()} ({op.origin}): {field} does not follow the shape rule")
     for name, tensor in graph.outputs.items():
