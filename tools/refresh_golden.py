@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ddtree.graph.build import build_step, steps_of
 from ddtree.graph.model import load
-from ddtree.templates.program import program, tuning_of
+from ddtree.templates.program import distinct, program, tuning_of
 from ddtree.templates.target import DEFAULT_TARGET, target
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,7 +23,10 @@ def sources() -> dict[str, str]:
     model = load(MODEL)
     graphs = [build_step(model, step) for step in steps_of(model)]
     tuning = tuning_of(model, DEFAULT_TARGET)
-    return {f"{name}.cu": kernel.source for name, kernel in program(graphs, target(DEFAULT_TARGET), tuning).items()}
+    return {
+        f"{name}.cu": kernel.source
+        for name, kernel in program(distinct(graphs), target(DEFAULT_TARGET), tuning).items()
+    }
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from ddtree.graph.model import Model, load
 from ddtree.graph.step_graph import StepGraph
 from ddtree.runtime.cache import CompileCache
 from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all, report
-from ddtree.templates.program import program, tuning_of
+from ddtree.templates.program import distinct, program, tuning_of
 from ddtree.templates.target import DEFAULT_TARGET, target
 
 
@@ -73,9 +73,10 @@ def _kernels(model: Model, graphs: Sequence[StepGraph], args: argparse.Namespace
             )
 
     compiled: list[CompiledKernel] = []
+    ops = distinct(graphs)
     for name in args.target or [DEFAULT_TARGET]:
         tuning = tuning_of(model, name)
-        kernels = program(graphs, target(name), tuning).values()
+        kernels = program(ops, target(name), tuning).values()
         sources = [KernelSource(k.name, k.op.name(), k.source, k.tile.smem) for k in kernels]
         compiled += compile_all(
             sources, [name], jobs=args.jobs, cache=CompileCache(), dump_dir=args.dump_source, progress=progress

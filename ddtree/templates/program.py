@@ -8,6 +8,7 @@ from ddtree.graph.model import Model
 from ddtree.graph.op import Op
 from ddtree.graph.ops import CacheWrite
 from ddtree.graph.step_graph import StepGraph
+from ddtree.graph.tensor import Cache, Tensor, Weight
 from ddtree.templates.kernel import Kernel
 from ddtree.templates.render import render
 from ddtree.templates.target import Target
@@ -25,17 +26,42 @@ def kernels_of_op(graph: StepGraph, op: Op, target: Target, tuning: Tuning) -> l
     return render(op, target, tree=tree, tuning=dict(tuning.get(op.name(), {})))
 
 
-def program(graphs: Iterable[StepGraph], target: Target, tuning: Tuning) -> dict[str, Kernel]:
-    """Every kernel by name; a name stands for one source, at the largest shared memory that any launch asks for."""
-    kernels: dict[str, Kernel] = {}
+def distinct(graphs: Iterable[StepGraph]) -> list[tuple[StepGraph, Op]]:
+    """One op of each kind and shape, with a step that it belongs to: layers that repeat need no second look."""
+    found: dict[tuple[object, ...], tuple[StepGraph, Op]] = {}
     for graph in graphs:
         for op in graph.ops:
-            for kernel in kernels_of_op(graph, op, target, tuning):
-                known = kernels.get(kernel.name)
-                if known and known.source != kernel.source:
-                    raise AssertionError(f"tiles of {op.name()} name two sources {kernel.name}")
-                if known is None or kernel.tile.smem > known.tile.smem:
-                    kernels[kernel.name] = kernel
+            found.setdefault((graph.tree, graph.decode, *_shape(op)), (graph, op))
+    return list(found.values())
+
+
+def _shape(op: Op) -> tuple[object, ...]:
+    """Everything of an op that its kernels can depend on: all but names, sources and the YAML place."""
+    key: list[object] = [type(op)]
+    for name in op.__dataclass_fields__:
+        value = getattr(op, name)
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, Tensor):
+                key.append((name, item.shape, item.dtype, item.domain))
+            elif isinstance(item, Weight):
+                key.append((name, item.shape, item.dtype, item.group))
+            elif isinstance(item, Cache):
+                key.append((name, item.row, item.dtype, item.window, item.context))
+            elif name != "origin":
+                key.append((name, item))
+    return tuple(key)
+
+
+def program(ops: Iterable[tuple[StepGraph, Op]], target: Target, tuning: Tuning) -> dict[str, Kernel]:
+    """Every kernel by name; a name stands for one source, at the largest shared memory that any launch asks for."""
+    kernels: dict[str, Kernel] = {}
+    for graph, op in ops:
+        for kernel in kernels_of_op(graph, op, target, tuning):
+            known = kernels.get(kernel.name)
+            if known and known.source != kernel.source:
+                raise AssertionError(f"tiles of {op.name()} name two sources {kernel.name}")
+            if known is None or kernel.tile.smem > known.tile.smem:
+                kernels[kernel.name] = kernel
     return kernels
 
 

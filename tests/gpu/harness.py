@@ -51,6 +51,7 @@ class _Mirror:
         self.device = device
         self.address: dict[int, int] = {}
         self.arrays: list[np.ndarray] = []
+        self.keep: list[np.ndarray] = []  # arrays are known by their address, which must not be used again
 
     def add(self, array: np.ndarray) -> int:
         at = array.ctypes.data
@@ -102,11 +103,14 @@ def _launch(device: Device, kernels: list[Kernel], memory: OpMemory) -> Results:
     memory.reset()
     mirror = _Mirror(device)
     try:
-        table = mirror.add(_rows(mirror, memory.rows_memory))
+        rows = _rows(mirror, memory.rows_memory)
+        table = mirror.add(rows)
         for kernel in kernels:
             arguments = memory.arguments(kernel.tile)
             addresses = [
-                table if arg.kind == "rows" else mirror.add(array)
+                table
+                if arg.kind == "rows"
+                else mirror.add(array if arg.kind != "peers" else _peers(mirror, memory, arg.of))
                 for arg, array in zip(kernel.tile.args, arguments, strict=True)
             ]
             function = _function(device, kernel.source, kernel.name, _Key(kernel))
@@ -117,6 +121,14 @@ def _launch(device: Device, kernels: list[Kernel], memory: OpMemory) -> Results:
         return memory.results()
     finally:
         mirror.free()
+
+
+def _peers(mirror: _Mirror, memory: OpMemory, field: str) -> np.ndarray:
+    """Every rank's buffer of a collective's input, as the GPU knows them."""
+    pointers = np.array([mirror.add(part.array) for part in memory.parts[field]], np.int64)
+    pointers.setflags(write=False)  # no result: it need not come back
+    mirror.keep.append(pointers)
+    return pointers
 
 
 def _rows(mirror: _Mirror, rows: RowsMemory) -> np.ndarray:

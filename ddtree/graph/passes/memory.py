@@ -33,15 +33,18 @@ def plan_memory(graph: StepGraph) -> StepGraph:
     tensors = graph.tensors()
     spans = lifetimes(graph)
     size = {name: -(-tensors[name].nbytes // ALIGNMENT) * ALIGNMENT for name in spans}
-    placed: list[tuple[int, int, int, int]] = []  # first op, last op, start, end
+    alive: dict[int, list[tuple[int, int]]] = {}  # start and end of what is placed already, by op index
     offsets: dict[str, int] = {}
+    arena = 0
     for name in sorted(spans, key=lambda n: (-size[n], spans[n], n)):
         first, last = spans[name]
         at = 0
-        for _, _, start, end in sorted((p for p in placed if p[0] <= last and first <= p[1]), key=lambda p: p[2]):
+        for start, end in sorted({span for op in range(first, last + 1) for span in alive.get(op, ())}):
             if at + size[name] <= start:
                 break
             at = max(at, end)
         offsets[name] = at
-        placed.append((first, last, at, at + size[name]))
-    return replace(graph, offsets=offsets, arena=max((end for *_, end in placed), default=0))
+        arena = max(arena, at + size[name])
+        for op in range(first, last + 1):
+            alive.setdefault(op, []).append((at, at + size[name]))
+    return replace(graph, offsets=offsets, arena=arena)
