@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ddtree.graph.op import Op, OpError
+from ddtree.graph.op import Op, Operand, OpError
 from ddtree.graph.passes.memory import ALIGNMENT, lifetimes
 from ddtree.graph.step_graph import StepGraph
-from ddtree.graph.tensor import Cache, Tensor, Weight
+from ddtree.graph.tensor import Tensor
 
 
 class BrokenGraphError(AssertionError):
@@ -22,14 +22,14 @@ def verify(graph: StepGraph, after: str) -> None:
     def broken(message: str) -> BrokenGraphError:
         return BrokenGraphError(f"after {after}: step {graph.name}: {message}")
 
-    known: dict[str, Tensor | Weight | Cache] = {t.name: t for t in graph.inputs.values()}
+    known: dict[tuple[type, str], Operand] = {(Tensor, t.name): t for t in graph.inputs.values()}
     for op in graph.ops:
         for field, operand in op.operands():
-            written = field in op.outputs
-            if isinstance(operand, Tensor) and written == (operand.name in known):
+            written, key = field in op.outputs, (type(operand), operand.name)
+            if isinstance(operand, Tensor) and written == (key in known):
                 what = f"writes {operand.name!r} twice" if written else f"reads {operand.name!r} before it is written"
                 raise broken(f"{op.name()} {what}")
-            if known.setdefault(operand.name, operand) != operand:
+            if known.setdefault(key, operand) != operand:
                 raise broken(f"{operand.name!r} means two different things")
         try:
             op.check()
@@ -38,7 +38,7 @@ def verify(graph: StepGraph, after: str) -> None:
         if graph.shard.size == 1 and (field := _misshapen(op)):
             raise broken(f"{op.name()} ({op.origin}): {field} does not follow the shape rule")
     for name, tensor in graph.outputs.items():
-        if known.get(tensor.name) != tensor:
+        if known.get((Tensor, tensor.name)) != tensor:
             raise broken(f"output {name!r} is not written")
     if graph.offsets:
         _check_plan(graph, broken)
