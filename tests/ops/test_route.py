@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ddtree.graph.op import Op, OpError
+from ddtree.graph.ops.linear import Linear
 from ddtree.graph.ops.route import Route
 from tests.ops.harness import (
     ROW_COUNTS,
@@ -149,10 +150,12 @@ def test_more_experts_than_the_kernel_holds_are_refused() -> None:
         rendered(route(hidden=64, experts=1032, top_k=4), tree=True)
 
 
-def test_the_router_is_the_kernel_of_a_linear() -> None:
-    """Layers of equal shape share both kernels, whatever the row capacity of the second."""
-    small, large = (rendered(with_rows(route(**TINY), n), tree=True) for n in (33, 64))
-    assert [k.source for k in small] == [k.source for k in large]
+def test_the_scores_come_from_the_kernel_of_a_linear() -> None:
+    """So that a model with such a linear compiles it once; and a step of another capacity shares both kernels."""
+    op = route(**TINY)
+    linear = make(Linear, x=tensor(64, 256), weight=weight(16, 256), dtype="fp32")
+    assert rendered(op, tree=True)[0].source == rendered(linear, tree=True)[0].source
+    assert [k.source for k in rendered(with_rows(op, 33), tree=True)] == [k.source for k in rendered(op, tree=True)]
 
 
 def catches(run: Callable[..., Any]) -> None:

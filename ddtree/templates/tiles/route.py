@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ddtree.graph.op import OpError
 from ddtree.graph.ops.route import Route
 from ddtree.graph.tensor import DType
 from ddtree.templates.kernel import Arg, Tile, Workspace
-from ddtree.templates.product import Product, launch, require_bf16
+from ddtree.templates.product import Product, require_bf16
 from ddtree.templates.target import Target
+from ddtree.templates.tiles.linear import linear_tile
 from ddtree.templates.tiles.rowwise import WARP, domain, domain_suffix, kernel_name
 
 MOST_EXPERTS = 1024  # a lane of eight warps keeps four scores in registers
@@ -30,7 +33,7 @@ def pack(op: Route, field: str, array: np.ndarray) -> dict[str, np.ndarray]:
 
 def tiles(op: Route, target: Target, *, tree: bool, tuning: dict[str, int]) -> tuple[Tile, ...]:
     """Two launches; the first is the kernel of a Linear of that shape."""
-    require_bf16(op.weight)
+    require_bf16(op.x, op.weight)
     experts = op.weight.shape[0]
     if op.bias.dtype is not DType.FP32:
         raise OpError(f"bias {op.bias.name} must be fp32, found {op.bias.dtype}: it decides between close experts")
@@ -39,27 +42,8 @@ def tiles(op: Route, target: Target, *, tree: bool, tuning: dict[str, int]) -> t
             f"the kernel chooses at most {MOST_CHOSEN} of {MOST_EXPERTS} experts, the op wants {op.top_k} of {experts}"
         )
     logits = Workspace("logits", op.x.shape[0] * experts * 4)
-    return _product_tile(op, target, logits, tree, tuning), _choice_tile(op, logits)
-
-
-def _product_tile(op: Route, target: Target, logits: Workspace, tree: bool, tuning: dict[str, int]) -> Tile:
-    made = launch(product(op), op.x, target, tree=tree, tuning=tuning)
-    return Tile(
-        name=f"linear_{made.product.out}x{made.product.inner}_fp32_{op.x.domain}_{made.suffix}",
-        template="linear",
-        constants={**made.constants(), "domain": domain(op.x), "out_type": "float"},
-        args=(
-            Arg("weight", "weight", part="fragments"),
-            Arg("tensor", "x"),
-            Arg("rows"),
-            Arg("workspace", logits.name),
-            *made.workspace_args(),
-        ),
-        grid=made.grid,
-        block=made.threads,
-        smem=made.smem,
-        workspace=(logits, *made.workspace()),
-    )
+    to_logits = linear_tile(product(op), op.x, Arg("workspace", logits.name), "fp32", target, tree=tree, tuning=tuning)
+    return replace(to_logits, workspace=(logits, *to_logits.workspace)), _choice_tile(op, logits)
 
 
 def _choice_tile(op: Route, logits: Workspace) -> Tile:
