@@ -66,7 +66,7 @@ def options(target: str) -> tuple[str, ...]:
     """The options that decide what code comes out; include folders are not among them.
 
     -default-device lets helpers of the kernel library stay free of `__device__` on every constexpr function;
-    ptxas -v is where the spill counts come from (see cubin.ptxas_usage).
+    ptxas -v is where the spill counts come from (see cubin.ptxas_usage); a hit in NVRTC's own cache would not print them.
     """
     return (
         f"--gpu-architecture={architecture(target)}",
@@ -74,6 +74,7 @@ def options(target: str) -> tuple[str, ...]:
         "-default-device",
         "-lineinfo",
         "--ptxas-options=-v",
+        "--no-cache",
     )
 
 

@@ -1,3 +1,4 @@
+#line 1 "accept.cu.jinja"
 #include "ddtree/accept.cuh"
 
 struct Config {

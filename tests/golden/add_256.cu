@@ -1,3 +1,4 @@
+#line 1 "add.cu.jinja"
 #include "ddtree/elementwise.cuh"
 
 struct Config {

@@ -1,3 +1,4 @@
+#line 1 "cache_write.cu.jinja"
 #include "ddtree/cache.cuh"
 
 struct Config {

@@ -1,3 +1,4 @@
+#line 1 "concat_taps.cu.jinja"
 #include "ddtree/copy.cuh"
 
 struct Config {

@@ -1,3 +1,4 @@
+#line 1 "draft_attention.cu.jinja"
 #include "ddtree/draft_attention.cuh"
 
 struct Config {

@@ -1,3 +1,4 @@
+#line 1 "embed.cu.jinja"
 #include "ddtree/copy.cuh"
 
 struct Config {

@@ -1,3 +1,4 @@
+#line 1 "expert_mlp_down.cu.jinja"
 #include "ddtree/expert_mlp.cuh"
 
 struct Config {
@@ -7,10 +8,11 @@ struct Config {
     static constexpr int top_k = 4;
     static constexpr bool int4 = true;
     static constexpr int warps = 8;
-    static constexpr int slots = 4;
-    static constexpr int slot_bytes = 2304;
-    static constexpr int smem = 73984;
+    static constexpr int slots = 2;
+    static constexpr int slot_bytes = 4608;
+    static constexpr int smem = 74368;
     static constexpr ddtree::Domain domain = ddtree::Domain::rows;
+    static constexpr int group = 4;
 };
 
 KERNEL(32 * Config::warps, 2)

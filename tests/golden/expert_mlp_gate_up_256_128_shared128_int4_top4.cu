@@ -1,3 +1,4 @@
+#line 1 "expert_mlp_gate_up.cu.jinja"
 #include "ddtree/expert_mlp.cuh"
 
 struct Config {
@@ -9,7 +10,7 @@ struct Config {
     static constexpr int warps = 4;
     static constexpr int slots = 2;
     static constexpr int slot_bytes = 4608;
-    static constexpr int smem = 45120;
+    static constexpr int smem = 45376;
     static constexpr ddtree::Domain domain = ddtree::Domain::rows;
 };
 

@@ -1,3 +1,4 @@
+#line 1 "expert_mlp_group.cu.jinja"
 #include "ddtree/expert_mlp.cuh"
 
 struct Config {

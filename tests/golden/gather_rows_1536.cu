@@ -1,3 +1,4 @@
+#line 1 "gather_rows.cu.jinja"
 #include "ddtree/copy.cuh"
 
 struct Config {

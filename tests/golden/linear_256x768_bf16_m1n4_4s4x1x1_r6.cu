@@ -1,3 +1,4 @@
+#line 1 "linear.cu.jinja"
 #include "ddtree/linear.cuh"
 
 struct Config {

@@ -1,3 +1,4 @@
+#line 1 "mla_latent.cu.jinja"
 #include "ddtree/mla_latent.cuh"
 
 struct Config {

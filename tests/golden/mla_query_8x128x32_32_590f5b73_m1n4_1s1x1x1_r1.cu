@@ -1,3 +1,4 @@
+#line 1 "mla_query.cu.jinja"
 #include "ddtree/mla_query.cuh"
 
 struct Config {

@@ -1,3 +1,4 @@
+#line 1 "mla_tree_attention_merge.cu.jinja"
 #include "ddtree/mla_tree_attention.cuh"
 
 struct Config {

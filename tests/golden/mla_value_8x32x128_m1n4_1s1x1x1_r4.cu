@@ -1,3 +1,4 @@
+#line 1 "mla_value.cu.jinja"
 #include "ddtree/mla_value.cuh"
 
 struct Config {

@@ -1,3 +1,4 @@
+#line 1 "rms_norm.cu.jinja"
 #include "ddtree/rms_norm.cuh"
 
 struct Config {

@@ -1,3 +1,4 @@
+#line 1 "rotate.cu.jinja"
 #include "ddtree/rotate.cuh"
 
 struct Config {

@@ -1,9 +1,11 @@
+#line 1 "sample_pick.cu.jinja"
 #include "ddtree/sample.cuh"
 
 struct Config {
     static constexpr int vocab = 4096;
     static constexpr int threads = 512;
     static constexpr int chunks = 1;
+    static constexpr int smem = 24592;
     static constexpr ddtree::Domain domain = ddtree::Domain::rows;
 };
 

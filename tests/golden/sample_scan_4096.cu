@@ -1,3 +1,4 @@
+#line 1 "sample_scan.cu.jinja"
 #include "ddtree/sample.cuh"
 
 struct Config {

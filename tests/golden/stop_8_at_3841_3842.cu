@@ -1,3 +1,4 @@
+#line 1 "stop.cu.jinja"
 #include "ddtree/stop.cuh"
 
 struct Config {

@@ -1,3 +1,4 @@
+#line 1 "swiglu.cu.jinja"
 #include "ddtree/elementwise.cuh"
 
 struct Config {

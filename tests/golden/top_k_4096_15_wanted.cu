@@ -1,3 +1,4 @@
+#line 1 "top_k.cu.jinja"
 #include "ddtree/top_k.cuh"
 
 struct Config {
@@ -6,6 +7,7 @@ struct Config {
     static constexpr int threads = 256;
     static constexpr int per_thread = 16;
     static constexpr int chunks = 1;
+    static constexpr int smem = 4112;
     static constexpr ddtree::Domain domain = ddtree::Domain::wanted;
 };
 

@@ -1,19 +1,20 @@
+#line 1 "linear.cu.jinja"
 #include "ddtree/linear.cuh"
 
 struct Config {
     // the product
-    static constexpr int out = 256;
-    static constexpr int inner = 768;
-    static constexpr int x_stride = 768;
-    static constexpr int y_stride = 256;
+    static constexpr int out = 160;
+    static constexpr int inner = 256;
+    static constexpr int x_stride = 256;
+    static constexpr int y_stride = 160;
     static constexpr int x_batch = 0;
     static constexpr int y_batch = 0;
     // its launch
-    static constexpr int steps = 24;
-    static constexpr int slices = 4;
+    static constexpr int steps = 8;
+    static constexpr int slices = 2;
     static constexpr int m_tiles = 1;
-    static constexpr int n_tiles = 8;
-    static constexpr int warps = 4;
+    static constexpr int n_tiles = 4;
+    static constexpr int warps = 2;
     static constexpr int sequential = 1;
     static constexpr int split = 1;
     static constexpr int stages = 4;
@@ -22,6 +23,6 @@ struct Config {
 };
 
 KERNEL(32 * Config::warps)
-linear_256x768_bf16_m1n8_4s1x4x1_r4(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
+linear_160x256_bf16_m1n4_2s1x2x1_r4(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
     ddtree::linear<Config>(weight, x, rows, y, nullptr, nullptr);
 }

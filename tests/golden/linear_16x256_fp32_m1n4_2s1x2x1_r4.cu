@@ -1,11 +1,12 @@
+#line 1 "linear.cu.jinja"
 #include "ddtree/linear.cuh"
 
 struct Config {
     // the product
-    static constexpr int out = 4096;
+    static constexpr int out = 16;
     static constexpr int inner = 256;
     static constexpr int x_stride = 256;
-    static constexpr int y_stride = 4096;
+    static constexpr int y_stride = 16;
     static constexpr int x_batch = 0;
     static constexpr int y_batch = 0;
     // its launch
@@ -22,6 +23,6 @@ struct Config {
 };
 
 KERNEL(32 * Config::warps)
-linear_4096x256_fp32_m1n4_2s1x2x1_r4(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
+linear_16x256_fp32_m1n4_2s1x2x1_r4(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
     ddtree::linear<Config>(weight, x, rows, y, nullptr, nullptr);
 }

@@ -1,3 +1,4 @@
+#line 1 "mla_query.cu.jinja"
 #include "ddtree/mla_query.cuh"
 
 struct Config {
@@ -11,8 +12,8 @@ struct Config {
     // its launch
     static constexpr int steps = 1;
     static constexpr int slices = 1;
-    static constexpr int m_tiles = 1;
-    static constexpr int n_tiles = 8;
+    static constexpr int m_tiles = 4;
+    static constexpr int n_tiles = 4;
     static constexpr int warps = 1;
     static constexpr int sequential = 1;
     static constexpr int split = 1;
@@ -46,6 +47,6 @@ __device__ const float frequency[] = {
 };
 
 KERNEL(32 * Config::warps)
-mla_query_8x128x32_32_590f5b73_m1n8_1s1x1x1_r1(const bf16* weight, const bf16* q, const ddtree::Rows* rows, bf16* y) {
+mla_query_8x128x32_32_590f5b73_m4n4_1s1x1x1_r1(const bf16* weight, const bf16* q, const ddtree::Rows* rows, bf16* y) {
     ddtree::mla_query<Config>(weight, q, rows, y, frequency);
 }

@@ -1,27 +1,28 @@
+#line 1 "linear.cu.jinja"
 #include "ddtree/linear.cuh"
 
 struct Config {
     // the product
-    static constexpr int out = 64;
+    static constexpr int out = 16;
     static constexpr int inner = 256;
     static constexpr int x_stride = 256;
-    static constexpr int y_stride = 64;
+    static constexpr int y_stride = 16;
     static constexpr int x_batch = 0;
     static constexpr int y_batch = 0;
     // its launch
     static constexpr int steps = 8;
     static constexpr int slices = 2;
     static constexpr int m_tiles = 1;
-    static constexpr int n_tiles = 8;
-    static constexpr int warps = 2;
+    static constexpr int n_tiles = 4;
+    static constexpr int warps = 1;
     static constexpr int sequential = 1;
-    static constexpr int split = 1;
+    static constexpr int split = 2;
     static constexpr int stages = 4;
     static constexpr ddtree::Domain domain = ddtree::Domain::rows;
-    using Out = bf16;
+    using Out = float;
 };
 
 KERNEL(32 * Config::warps)
-linear_64x256_bf16_m1n8_2s1x2x1_r4(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
-    ddtree::linear<Config>(weight, x, rows, y, nullptr, nullptr);
+linear_16x256_fp32_m1n4_2s2x1x1_r4(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y, float* partial, u32* arrived) {
+    ddtree::linear<Config>(weight, x, rows, y, partial, arrived);
 }
