@@ -36,6 +36,13 @@ def edit(file: Path, old: str, new: str) -> tuple[int, int]:
     return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
+def spot(marked: str, file: Path) -> str:
+    """`file:line:column` of HERE in the first occurrence of `marked` (without it)."""
+    text, (before, after) = file.read_text(encoding="utf-8"), marked.split(HERE)
+    at = text.index(before + after) + len(before)
+    return f"{file}:{text.count(chr(10), 0, at) + 1}:{at - text.rfind(chr(10), 0, at)}"
+
+
 def check(file: Path, settings: Sequence[str] = (), *, ranks: int | None = None, draft: bool = True) -> Model:
     """Load a model and build all its steps, as `ddtree-compile --check` does."""
     model = load(file, settings, ranks=ranks, draft=draft)

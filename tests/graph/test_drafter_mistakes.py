@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.graph.spec import DRAFTER, TARGET, copy_models, edit, message, mistake
+from tests.graph.spec import DRAFTER, TARGET, copy_models, edit, message, mistake, spot
 
 MISTAKES = [
     ("mask_id: 4094\n\nweights", "¦mask: 4094\n\nweights", "mask: unknown key; did you mean 'mask_id'?"),
@@ -36,41 +36,48 @@ def test_a_mistake_is_one_line_at_its_place(tmp_path: Path, old: str, new: str, 
 
 
 ELSEWHERE = [
-    ("layers: [1, 3, 5], hidden", "layers: [1, 3], hidden", "106:5: features[0]: linear: weight [256, 768] does not fit rows of 512 elements"),
-    ("kv_heads: 2", "kv_heads: 3", "88:9: blocks.attention.ops[8]: draft_attention: 8 query heads do not divide by 3 key heads"),
-    (", values: {window: 256}", "", "58:45: blocks.context.caches.keys.window: unknown name 'window'; known names: eps, head, heads, "
+    ("layers: [1, 3, 5], hidden", "layers: [1, 3], hidden",
+     "¦{op: linear, x: features", "features[0]: linear: weight [256, 768] does not fit rows of 512 elements"),
+    ("kv_heads: 2", "kv_heads: 3",
+     "¦{op: draft_attention", "blocks.attention.ops[8]: draft_attention: 8 query heads do not divide by 3 key heads"),
+    (", values: {window: 256}", "",
+     "keys: {row: [kv_heads, head], window: ¦window}", "blocks.context.caches.keys.window: unknown name 'window'; known names: eps, head, heads, "
      "hidden, kv_heads, layer, taps, width"),
-    ("blocks: [context], values: {window: 256}", "blocks: [context], values: {window: 300}", "88:9: blocks.attention.ops[8]: the block "
+    ("blocks: [context], values: {window: 256}", "blocks: [context], values: {window: 300}",
+     "¦{op: draft_attention", "blocks.attention.ops[8]: the block "
      "reads cache layers.0.keys, which `features` declares otherwise (row or window)"),
-    ('  - {layers: 2..2, prefix: "layers.{layer}.", blocks: [context], values: {window: 0}}\n', "", "88:9: blocks.attention.ops[8]: "
+    ('  - {layers: 2..2, prefix: "layers.{layer}.", blocks: [context], values: {window: 0}}\n', "",
+     "¦{op: draft_attention", "blocks.attention.ops[8]: "
      "the block reads cache layers.2.keys, which `features` declares nowhere"),
-    ("values: {window: 256, causal: true}", "values: {window: 300, causal: true}", "88:9: blocks.attention.ops[8]: the block reads "
+    ("values: {window: 256, causal: true}", "values: {window: 300, causal: true}",
+     "¦{op: draft_attention", "blocks.attention.ops[8]: the block reads "
      "cache layers.0.keys, which `features` declares otherwise (row or window)"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "expected"), ELSEWHERE, ids=[case[2][:60] for case in ELSEWHERE])
-def test_a_mistake_may_show_at_what_depends_on_it(tmp_path: Path, old: str, new: str, expected: str) -> None:
+@pytest.mark.parametrize(("old", "new", "where", "expected"), ELSEWHERE, ids=[case[3][:60] for case in ELSEWHERE])
+def test_a_mistake_may_show_at_what_depends_on_it(
+    tmp_path: Path, old: str, new: str, where: str, expected: str
+) -> None:
     target = copy_models(tmp_path)
     edit(tmp_path / DRAFTER, old, new)
-    assert message(target) == f"{tmp_path / DRAFTER}:{expected}"
+    assert message(target) == f"{spot(where, tmp_path / DRAFTER)}: {expected}"
 
 
 def test_a_file_without_its_kind_is_no_drafter(tmp_path: Path) -> None:
     target = copy_models(tmp_path)
-    edit(tmp_path / DRAFTER, "kind: drafter\n", "")
-    at = "133:12: decode.drafter: "
+    drafter = tmp_path / DRAFTER
+    edit(drafter, "kind: drafter\n", "")
+    at = spot("drafter: ¦dflash_tiny.yaml", target)
     assert (
-        message(target) == f"{target}:{at}{tmp_path / DRAFTER} is no drafter: its first keys should say `kind: drafter`"
+        message(target) == f"{at}: decode.drafter: {drafter} is no drafter: its first keys should say `kind: drafter`"
     )
 
 
 def test_ranks_divide_the_drafter_too(tmp_path: Path) -> None:
     target = copy_models(tmp_path)
-    assert (
-        message(target, ranks=4)
-        == f"{tmp_path / DRAFTER}:18:38: parallel.split[1]: kv_heads = 2 does not divide by 4 ranks"
-    )
+    at = spot("split: [heads, ¦kv_heads", tmp_path / DRAFTER)
+    assert message(target, ranks=4) == f"{at}: parallel.split[1]: kv_heads = 2 does not divide by 4 ranks"
 
 
 @pytest.mark.parametrize("name", ["a\\0b", "x" * 300, "."])

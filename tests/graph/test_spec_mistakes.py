@@ -8,18 +8,17 @@ import pytest
 
 from ddtree.graph.build import build_step
 from ddtree.graph.model import load
-from tests.graph.spec import MODELS, check, copy_models, edit, message, mistake
+from ddtree.graph.ops import yaml_ops
+from ddtree.graph.schema import ModelSpec
+from tests.graph.spec import MODELS, check, copy_models, edit, message, mistake, spot
 
-OPS = (
-    "embed, rms_norm, linear, rotate, swiglu, add, mla_latent, mla_query, mla_tree_attention, mla_value, cache_write, "
-    "draft_attention, route, expert_mlp, select_rows"
-)
+OPS = ", ".join(op.name() for op in yaml_ops())
+KEYS_OF_A_TARGET = ", ".join(f.alias or name for name, f in ModelSpec.model_fields.items())
 FULL_LOOP = "['draft', 'top_k', 'build_tree', 'verify', 'accept', 'commit']"
 
 KEYS = [
     ("context: 4096", "¦contxt: 4096", "contxt: unknown key; did you mean 'context'?"),
-    ("stream: x", "¦zzz: 1\nstream: x", "zzz: unknown key; valid keys: schema, kind, name, context, dims, constants, "
-     "parallel, checkpoint, rope, stream, weights, blocks, graph, decode, text, tuning"),
+    ("stream: x", "¦zzz: 1\nstream: x", f"zzz: unknown key; valid keys: {KEYS_OF_A_TARGET}"),
     ("name: kimi-tiny", "name: a\n¦name: b", "name: duplicate key 'name', first written in line 4; remove one of them"),
     ("  hidden: 256", "  hidden: 256\n  ¦hidden: 256", "dims.hidden: duplicate key 'hidden', first written in line 9; "
      "remove one of them"),
@@ -215,26 +214,29 @@ def test_a_mistake_is_one_line_at_its_place(tmp_path: Path, old: str, new: str, 
 
 
 ELSEWHERE = [
-    ("  eps: 1e-5", "  hidden: 1.0\n  eps: 1e-5", "9:3: dims.hidden: 'hidden' is also a constant; rename one of them"),
-    ("    caches:\n      latent: {row: [kv_lora + rope]}\n", "", "86:49: blocks.mla.ops[7].cache: unknown cache 'latent'; known here: none"),
-    ("[mla, dense_mlp]", "[mla, mla, dense_mlp]", "79:7: blocks.mla.caches.latent: another block of this layer has a cache "
+    ("  eps: 1e-5", "  hidden: 1.0\n  eps: 1e-5", "  ¦hidden: 256", "dims.hidden: 'hidden' is also a constant; rename one of them"),
+    ("    caches:\n      latent: {row: [kv_lora + rope]}\n", "",
+     "cache: ¦latent}", "blocks.mla.ops[7].cache: unknown cache 'latent'; known here: none"),
+    ("[mla, dense_mlp]", "[mla, mla, dense_mlp]", "      ¦latent: {row", "blocks.mla.caches.latent: another block of this layer has a cache "
      "'latent'; rename one"),
-    ("y: logits}", "y: logit}", "125:3: graph: the graph must write a tensor named 'logits'"),
-    ("  drafter: dflash_tiny.yaml\n", "", "137:9: decode.loop: the loop drafts, but decode.drafter names none; without one it is "
+    ("y: logits}", "y: logit}", "  ¦- {op: embed", "graph: the graph must write a tensor named 'logits'"),
+    ("  drafter: dflash_tiny.yaml\n", "", "  loop: ¦[", "decode.loop: the loop drafts, but decode.drafter names none; without one it is "
      "[verify, accept, commit]"),
     ("head: {source: lm_head.weight, shape: [vocab, hidden]}", "head: {source: lm_head.weight, shape: [vocab + 8, hidden]}",
-     "130:5: graph[5]: logits are fp32 rows of 4096 (dtype: fp32), found fp32 rows of [4104]"),
+     "¦{op: linear, x: h, weight: head", "graph[5]: logits are fp32 rows of 4096 (dtype: fp32), found fp32 rows of [4104]"),
     ("{source: model.embed_tokens.weight, shape: [vocab, hidden], replicate: true}",
      "{source: model.embed_tokens.weight, shape: [vocab, hidden]}",
-     "125:5: graph[0]: embed: an embedding table must be replicated on every rank (replicate: true)"),
+     "¦{op: embed", "graph[0]: embed: an embedding table must be replicated on every rank (replicate: true)"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "expected"), ELSEWHERE, ids=[case[2][:40] for case in ELSEWHERE])
-def test_a_mistake_may_show_at_what_depends_on_it(tmp_path: Path, old: str, new: str, expected: str) -> None:
+@pytest.mark.parametrize(("old", "new", "where", "expected"), ELSEWHERE, ids=[case[3][:40] for case in ELSEWHERE])
+def test_a_mistake_may_show_at_what_depends_on_it(
+    tmp_path: Path, old: str, new: str, where: str, expected: str
+) -> None:
     target = copy_models(tmp_path)
     edit(target, old, new)
-    assert message(target) == f"{target}:{expected}"
+    assert message(target) == f"{spot(where, target)}: {expected}"
 
 
 @pytest.mark.parametrize("dim", ["vocab", "hidden"])
@@ -251,7 +253,7 @@ def test_ranks_must_divide_what_an_op_needs_whole(tmp_path: Path) -> None:
     target = copy_models(tmp_path)
     text = message(target, ranks=8, draft=False)
     assert text == (
-        f"{target}:120:9: parallel.tensor: expert_mlp on 8 ranks: a rank's expert width 16 is not a multiple of the "
+        f"{spot('¦{op: expert_mlp', target)}: parallel.tensor: expert_mlp on 8 ranks: a rank's expert width 16 is not a multiple of the "
         "quantisation group 32; use fewer ranks"
     )
     assert check(target, ranks=4, draft=False).ranks == 4

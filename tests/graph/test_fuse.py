@@ -1,0 +1,202 @@
+"""Fused graphs: the bits of unfused ones with fewer ops, each fusion on its own switch, and only where it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ddtree.graph.build import build_ranks, build_step, steps_of
+from ddtree.graph.cost import Load
+from ddtree.graph.model import Model, load
+from ddtree.graph.numerics import Precision
+from ddtree.graph.op import Op
+from ddtree.graph.ops import FUSED_OPS, Add, AddRmsNorm, AllReduce, CacheWrite, ConcatTaps, LatentWrite, MlaLatent, RmsNorm
+from ddtree.graph.passes.add_rms_norm import fuse_add_rms_norm
+from ddtree.graph.passes.fuse import FUSIONS
+from ddtree.graph.passes.latent_write import fuse_latent_write
+from ddtree.graph.passes.verify import verify
+from ddtree.graph.rope import Rope
+from ddtree.graph.schema import Passes
+from ddtree.graph.step_graph import StepGraph
+from ddtree.graph.tensor import Tensor
+from ddtree.runtime.decoder import Decoder, Sampling
+from ddtree.runtime.load import cpu_decoder, folders
+from tests.graph.graphs import MODELS
+from tests.ops.harness import cache, make, tensor, weight
+from tests.runtime.decoders import GOLDENS, decode, watch
+
+OFF = tuple(f"passes.{name}=false" for name in FUSIONS)
+LAYERS = {"kimi_tiny": (8, 3), "kimi_k26": (61, 8)}  # target, drafter
+
+
+def shipped(*settings: str, name: str = "kimi_tiny", ranks: int | None = None) -> Model:
+    return load(MODELS / f"{name}.yaml", settings, ranks=ranks)
+
+
+def counts(graph: StepGraph) -> tuple[int, int]:
+    return sum(isinstance(op, AddRmsNorm) for op in graph.ops), sum(isinstance(op, LatentWrite) for op in graph.ops)
+
+
+def test_every_fusion_has_its_op_and_its_switch() -> None:
+    assert list(FUSIONS) == [op.name() for op in FUSED_OPS] == list(Passes.model_fields)
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("kimi_tiny", 1), ("kimi_tiny", 2), ("kimi_k26", 8)])
+def test_ops_that_are_saved(name: str, ranks: int) -> None:
+    """Two additions a layer, each read by a norm; the last one only where no selection of rows stands between."""
+    fused, plain = shipped(name=name, ranks=ranks), shipped(*OFF, name=name, ranks=ranks)
+    target, drafter = LAYERS[name]
+    saved = {"prefill": (2 * target - 1, target), "draft": (2 * drafter - 1, 0), "verify": (2 * target, target), "commit": (0, 0)}
+    for step in steps_of(fused):
+        made, whole = build_step(fused, step), build_step(plain, step)
+        assert counts(made) == saved[step] and counts(whole) == (0, 0)
+        assert len(whole.ops) - len(made.ops) == sum(saved[step])
+        left = [op for op in made.ops if isinstance(op, MlaLatent | Add)]
+        assert len(left) == (step in ("prefill", "draft")), "the addition before the selected rows stays"
+
+
+@pytest.mark.parametrize("name", FUSIONS)
+def test_a_switch_is_for_one_fusion(name: str) -> None:
+    graph = build_step(shipped(f"passes.{name}=false"), "verify")
+    assert {op.name() for op in graph.ops if isinstance(op, FUSED_OPS)} == set(FUSIONS) - {name}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_a_step_reads_and_writes_stays(ranks: int) -> None:
+    fused, plain = shipped(ranks=ranks), shipped(*OFF, ranks=ranks)
+    for step in steps_of(fused):
+        for a, b in zip(build_ranks(fused, step), build_ranks(plain, step), strict=True):
+            assert (a.inputs, a.outputs, a.weights(), a.caches()) == (b.inputs, b.outputs, b.weights(), b.caches())
+
+
+def test_a_fused_addition_still_adds_what_the_ranks_summed() -> None:
+    graph = build_step(shipped(ranks=2), "verify")
+    summed = {op.y.name for op in graph.ops if isinstance(op, AllReduce)}
+    assert {op.b.name for op in graph.ops if isinstance(op, AddRmsNorm)} == summed
+
+
+def test_cost_is_that_of_the_parts_without_what_passes_between_them() -> None:
+    for rows in (1, 8, 64):
+        at = Load(rows, 100)
+        fused, plain = (build_step(m, "verify") for m in (shipped(), shipped(*OFF)))
+        a, b = fused.cost(at), plain.cost(at)
+        sums, latents = counts(fused)
+        row, latent = 2 * 256 * rows, 2 * 160 * rows  # bytes of a sum and of a cache row
+        assert (b.weights, b.flops) == (a.weights, a.flops)
+        assert (b.read - a.read, b.write - a.write) == (sums * row + latents * latent, latents * latent)
+
+
+# Where a fusion may be, and where not.
+
+
+def step_of(ops: Sequence[Op], *outputs: Tensor) -> StepGraph:
+    written = {t.name for op in ops for t in op.writes()}
+    inputs = {t.name: t for op in ops for t in op.reads() if t.name not in written}
+    graph = StepGraph("verify", tuple(ops), inputs, {t.name: t for t in outputs}, 8, tree=True, decode=True)
+    verify(graph, "test")
+    return graph
+
+
+def named(op: Op, **names: str) -> Op:
+    """The op with tensors renamed, by field."""
+    return replace(op, **{field: replace(getattr(op, field), name=name) for field, name in names.items()})
+
+
+def addition(width: tuple[int, ...] = (16,)) -> Op:
+    return named(make(Add, a=tensor(8, *width), b=tensor(8, *width)), y="s")
+
+
+def norm(y: str, x: str = "s", width: tuple[int, ...] = (16,)) -> Op:
+    return named(make(RmsNorm, x=tensor(8, *width), weight=weight(width[-1]), eps=1e-5), x=x, y=y)
+
+
+def test_other_readers_of_a_sum_keep_it() -> None:
+    tap = named(make(ConcatTaps, taps=(tensor(8, 16),)), y="t")
+    tap = replace(tap, taps=(addition().writes()[0],))
+    again = named(make(Add, a=tensor(8, 16), b=tensor(8, 16)), a="s", b="h", y="s2")
+    graph = step_of([addition(), tap, norm("h"), again, norm("k")], *addition().writes(), *tap.writes(), *again.writes())
+    fused = fuse_add_rms_norm(graph)
+    verify(fused, "add_rms_norm")
+    assert [op.name() for op in fused.ops] == ["add_rms_norm", "concat_taps", "add", "rms_norm"]
+    assert fused.ops[0].writes() == [*addition().writes(), *norm("h").writes()], "the first norm, at the addition's place"
+    assert fused.ops[3] == norm("k") and fused.outputs == graph.outputs
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [addition(), norm("h", x="other")],
+        [addition((2, 16)), norm("h", width=(2, 16))],
+        [addition()],
+        [norm("h")],
+    ],
+    ids=["another tensor's norm", "a norm by heads", "no norm", "no addition"],
+)
+def test_no_fused_norm(ops: list[Op]) -> None:
+    graph = step_of(ops)
+    assert fuse_add_rms_norm(graph) == graph
+
+
+def row() -> Op:
+    made: dict[str, Any] = {"x": tensor(8, 24), "weight": weight(16), "rope": Rope("r", 8, 1e4, "half"), "eps": 1e-6}
+    return named(make(MlaLatent, **made), y="row")
+
+
+def write(name: str = "cache") -> Op:
+    made = named(make(CacheWrite, x=tensor(8, 24), cache=cache(24)), x="row")
+    return replace(made, cache=replace(made.caches()[0], name=name))  # type: ignore[call-arg]
+
+
+def test_a_row_that_only_a_cache_wants() -> None:
+    fused = fuse_latent_write(step_of([row(), norm("h", x="other"), write()]))
+    verify(fused, "latent_write")
+    assert [op.name() for op in fused.ops] == ["rms_norm", "latent_write"] and fused.ops[1].caches() == write().caches()
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        step_of([row(), write(), norm("h", x="row", width=(24,))]),
+        step_of([row(), write()], *row().writes()),
+        step_of([row(), write(), write("second")]),
+        step_of([row(), norm("h", x="row", width=(24,))]),
+        step_of([write()]),
+    ],
+    ids=["another reader", "an output", "two caches", "no cache", "no latent row"],
+)
+def test_no_fused_write(graph: StepGraph) -> None:
+    assert fuse_latent_write(graph) == graph
+
+
+# Bits.
+
+
+def decoder(precision: Precision, *settings: str, ranks: int | None = None) -> Decoder:
+    m = shipped(*settings, ranks=ranks)
+    return cpu_decoder(m, folders(m, None, None), precision=precision)
+
+
+@pytest.mark.parametrize(("precision", "ranks"), [(Precision.FP32, 1), (Precision.BF16, 1), (Precision.FP32, 2)])
+def test_fused_steps_have_the_bits_of_unfused_ones(precision: Precision, ranks: int) -> None:
+    golden, seen = GOLDENS[4], []
+    for settings in ((), OFF):
+        d = decoder(precision, *settings, ranks=ranks)
+        steps = {step: watch(d, step) for step in d.steps}
+        made = decode(d, golden["prompt_ids"], 8, Sampling())
+        runs = [(step, run[1]) for step, watched in steps.items() for run in watched.runs]
+        seen.append((made, runs, d.caches))
+    (made, runs, caches), (want, plain, stored) = seen
+    assert made == want and len(runs) == len(plain) > 3
+    if precision is Precision.FP32:
+        assert made[0] == golden["greedy_ids"][:8]
+        assert made[1] == golden["accept"]["tree15"]["lengths"][: len(made[1])]
+    for (step, outputs), (_, wanted) in zip(runs, plain, strict=True):
+        for name, value in wanted.items():
+            assert outputs[name].tobytes() == value.tobytes(), f"{step}.{name}"
+    for a, b in zip(caches, stored, strict=True):
+        np.testing.assert_array_equal(a.rows, b.rows)  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(a.scratch, b.scratch)  # type: ignore[attr-defined]
