@@ -20,10 +20,7 @@ from ddtree.runtime import nvrtc
 from ddtree.runtime.cache import CompileCache, Entry, content_key
 from ddtree.runtime.cubin import Usage, inspect, ptxas_usage
 from ddtree.runtime.headers import HeaderReader
-
-# Shared memory that a block may use on SM120 (99 KiB). Hopper has 227 KiB, but a kernel that fits only there would
-# have to be tuned and tested twice.
-SMEM_LIMIT = 101_376
+from ddtree.templates.target import SHARED_LIMIT
 
 _FILE_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
@@ -109,7 +106,7 @@ def compile_all(
 
     Raises:
         UsageError: unknown target.
-        CompileError: NVRTC's first error; or a kernel that spills, needs more than SMEM_LIMIT bytes of shared memory
+        CompileError: NVRTC's first error; or a kernel that spills, needs more than SHARED_LIMIT bytes of shared memory
             or calls a forbidden function.
     """
     targets = list(dict.fromkeys(targets))
@@ -245,8 +242,8 @@ def _faults(kernel: CompiledKernel, allow_spills: bool) -> list[str]:
     faults = []
     if kernel.spill_bytes and not allow_spills:
         faults.append(f"spills {kernel.spill_bytes} bytes at {kernel.registers} registers; use smaller tiles")
-    if kernel.smem_bytes > SMEM_LIMIT:
-        faults.append(f"needs {kernel.smem_bytes} bytes of shared memory, at most {SMEM_LIMIT} fit; use fewer stages")
+    if kernel.smem_bytes > SHARED_LIMIT:
+        faults.append(f"needs {kernel.smem_bytes} bytes of shared memory, at most {SHARED_LIMIT} fit; use fewer stages")
     if forbidden := inspect(kernel.cubin).forbidden:
         faults.append(f"calls {', '.join(forbidden)}; use shared::cta for bulk copies")
     return faults

@@ -10,13 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddtree.errors import CompileError, UsageError
-
-# The target's name in YAML and on the command line -> the architecture given to NVRTC. A `compute_*` architecture
-# yields PTX only and an empty cubin, without an error; PTX also ties the user to a driver as new as NVRTC. Hence the
-# family-specific machine code `sm_120f` under the name that users know.
-TARGETS: Mapping[str, str] = {"compute_120f": "sm_120f", "sm_90a": "sm_90a"}
-DEFAULT_TARGET = "compute_120f"
+from ddtree.errors import CompileError
+from ddtree.templates.target import DEFAULT_TARGET
+from ddtree.templates.target import target as find_target
 
 OLDEST = (12, 9)  # the first NVRTC that knows sm_120f
 BUNDLES_HEADERS = (13, 3)  # the first that carries the CUDA headers inside the library
@@ -54,12 +50,9 @@ class CudaHeaders:
     signature: str
 
 
-def architecture(target: str) -> str:
+def architecture(name: str) -> str:
     """NVRTC's name of a target ("compute_120f" -> "sm_120f"); UsageError with the list for an unknown one."""
-    try:
-        return TARGETS[target]
-    except KeyError:
-        raise UsageError(f"unknown target {target!r}; choose from {', '.join(TARGETS)}") from None
+    return find_target(name).arch
 
 
 def options(target: str) -> tuple[str, ...]:

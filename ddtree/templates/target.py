@@ -6,14 +6,18 @@ from dataclasses import dataclass
 
 from ddtree.errors import UsageError
 
-SHARED_LIMIT = 101_376  # bytes of shared memory a block may use: SM120's limit, kept on every target
+# Bytes of shared memory that a block may use on SM120 (99 KiB). Hopper has 227 KiB, but a kernel that fits only there
+# would have to be tuned and tested twice.
+SHARED_LIMIT = 101_376
 
 
 @dataclass(frozen=True)
 class Target:
     """A code-generation target.
 
-    name   as YAML and the commands spell it         arch  what NVRTC compiles for
+    name   as YAML and the commands spell it         arch  what NVRTC compiles for. A `compute_*` architecture gives PTX
+           only and an empty cubin, without an error; PTX also ties the user to a driver as new as NVRTC. Hence the
+           family-specific machine code `sm_120f` under the name that users know
     sms    streaming multiprocessors of the reference card, for choosing grids
     """
 

@@ -42,7 +42,9 @@ def test_an_entry_is_built_once_and_read_back_whole(cache: CompileCache) -> None
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", ["empty", "truncated", "one byte short", "longer", "zeroed", "removed", "folder", "link"])
+@pytest.mark.parametrize(
+    "damage", ["empty", "truncated", "one byte short", "longer", "zeroed", "removed", "folder", "link"]
+)
 def test_a_damaged_entry_is_never_loaded_and_built_again(cache: CompileCache, name: str, damage: str) -> None:
     cache.get(KEY, lambda: ENTRY)
     path = folder(cache) / name

@@ -9,9 +9,10 @@ from ddtree.runtime import compiler, nvrtc
 from ddtree.runtime.cache import CompileCache
 from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all, report
 from ddtree.runtime.headers import HeaderReader
+from ddtree.templates.target import SHARED_LIMIT, TARGETS
 from tests.compile.sources import SPILLING, bulk_copy, scale
 
-BOTH = tuple(nvrtc.TARGETS)
+BOTH = tuple(TARGETS)
 
 
 @pytest.fixture
@@ -42,7 +43,9 @@ def test_a_damaged_cubin_is_compiled_again(cache: CompileCache) -> None:
 def test_the_same_text_under_two_names_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     units: list[nvrtc.Unit] = []
     compile_unit = nvrtc.compile_unit
-    monkeypatch.setattr(nvrtc, "compile_unit", lambda unit, headers: (units.append(unit), compile_unit(unit, headers))[1])
+    monkeypatch.setattr(
+        nvrtc, "compile_unit", lambda unit, headers: (units.append(unit), compile_unit(unit, headers))[1]
+    )
     one, two = compile_all([scale(2, name="one"), scale(2, name="two", dynamic_smem=64)], ["sm_90a"])
     assert len(units) == 1 and one.cubin == two.cubin and two.smem_bytes == one.smem_bytes + 64
 
@@ -112,10 +115,10 @@ def test_a_forbidden_call_is_refused_also_from_the_cache(cache: CompileCache) ->
 def test_shared_memory_is_static_plus_dynamic_and_limited() -> None:
     text = """extern "C" __global__ void k(float* x) { __shared__ float s[1024]; s[threadIdx.x] = *x; __syncthreads();
       *x = s[1023 - threadIdx.x]; }"""
-    (kernel,) = compile_all([KernelSource("k", "k", text, compiler.SMEM_LIMIT - 4096)], ["compute_120f"])
-    assert kernel.smem_bytes == compiler.SMEM_LIMIT == 99 * 1024
+    (kernel,) = compile_all([KernelSource("k", "k", text, SHARED_LIMIT - 4096)], ["compute_120f"])
+    assert kernel.smem_bytes == SHARED_LIMIT == 99 * 1024
     with pytest.raises(CompileError, match=r"kernel k for sm_90a: needs 101392 bytes of shared memory, at most 101376"):
-        compile_all([KernelSource("k", "k", text, compiler.SMEM_LIMIT - 4080)], ["sm_90a"])
+        compile_all([KernelSource("k", "k", text, SHARED_LIMIT - 4080)], ["sm_90a"])
 
 
 def test_an_error_in_one_kernel_ends_the_call(cache: CompileCache) -> None:
@@ -142,7 +145,7 @@ def test_a_name_can_not_leave_the_dump_folder(name: str) -> None:
 
 
 def test_an_unknown_target_is_refused_first() -> None:
-    with pytest.raises(UsageError, match="choose from compute_120f, sm_90a"):
+    with pytest.raises(UsageError, match="known targets: compute_120f, sm_90a"):
         compile_all([scale(2)], ["sm_90a", "sm_75"])
 
 

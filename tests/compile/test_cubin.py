@@ -9,9 +9,10 @@ from ddtree.errors import CompileError
 from ddtree.runtime import nvrtc
 from ddtree.runtime.compiler import KernelSource
 from ddtree.runtime.cubin import disassemble, inspect, ptxas_usage
+from ddtree.templates.target import TARGETS
 from tests.compile.sources import MMA, SPILLING, bulk_copy, scale
 
-BOTH = pytest.mark.parametrize("target", nvrtc.TARGETS)
+BOTH = pytest.mark.parametrize("target", TARGETS)
 
 
 @functools.cache
@@ -67,7 +68,7 @@ def test_a_bulk_copy_to_the_cluster_is_a_forbidden_driver_call_on_sm120() -> Non
     forbidden = {
         (space, target): inspect(compiled(bulk_copy(space), target)[0]).forbidden
         for space in ("cta", "cluster")
-        for target in nvrtc.TARGETS
+        for target in TARGETS
     }
     assert forbidden.pop(("cluster", "compute_120f")) == ("__cuda_syscall_cp_async_bulk_unicast",)
     assert set(forbidden.values()) == {()}

@@ -30,7 +30,15 @@ def test_both_branches_of_an_if_count(root: Path) -> None:
 
 @pytest.mark.parametrize(
     "target",
-    ['"a.cuh"', '"../ddtree/a.cuh"', '"ddtree/../secret.h"', '"ddtree//a.cuh"', '"/etc/passwd"', "<ddtree/a.cuh>", "NAME"],
+    [
+        '"a.cuh"',
+        '"../ddtree/a.cuh"',
+        '"ddtree/../secret.h"',
+        '"ddtree//a.cuh"',
+        '"/etc/passwd"',
+        "<ddtree/a.cuh>",
+        "NAME",
+    ],
 )
 def test_an_include_that_can_not_be_hashed_is_refused(root: Path, target: str) -> None:
     with pytest.raises(CompileError, match=r"kernel_7: cannot follow #include .*ddtree/NAME\.cuh"):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ddtree.runtime import nvrtc
 from ddtree.runtime.cache import CompileCache, Entry
 from ddtree.runtime.compiler import compile_all
 from ddtree.runtime.cubin import inspect
+from ddtree.templates.target import TARGETS
 from tests.compile.worker import KEY, RACE_SOURCES
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def test_sixteen_processes_compile_each_kernel_once(tmp_path: Path) -> None:
     assert [worker.returncode for worker in workers] == [0] * PROCESSES, outputs
     results = [json.loads(out) for out, _ in outputs]
 
-    pairs = [(source.name, target) for source in RACE_SOURCES for target in nvrtc.TARGETS]
+    pairs = [(source.name, target) for source in RACE_SOURCES for target in TARGETS]
     fresh = collections.Counter((name, target) for rows in results for name, target, cached, _ in rows if not cached)
     assert fresh == dict.fromkeys(pairs, 1)
     compiles = collections.Counter((tmp_path / "compiled").read_text().splitlines())
@@ -43,7 +43,7 @@ def test_sixteen_processes_compile_each_kernel_once(tmp_path: Path) -> None:
 
     digests = {tuple(digest for _, _, _, digest in rows) for rows in results}
     assert len(digests) == 1
-    kernels = compile_all(RACE_SOURCES, list(nvrtc.TARGETS), cache=CompileCache(tmp_path / "cache"))
+    kernels = compile_all(RACE_SOURCES, list(TARGETS), cache=CompileCache(tmp_path / "cache"))
     assert all(kernel.cached and list(inspect(kernel.cubin).registers) == [kernel.name] for kernel in kernels)
     assert not list((tmp_path / "cache/staging").iterdir())
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from ddtree.runtime import nvrtc
 from ddtree.runtime.cache import CompileCache, Entry
 from ddtree.runtime.compiler import compile_all
+from ddtree.templates.target import TARGETS
 from tests.compile.sources import BF16, scale
 
 RACE_SOURCES = [scale(2), scale(3), BF16]
@@ -31,7 +32,7 @@ def race(root: Path, me: str) -> None:
     (root / f"ready-{me}").touch()
     while not (root / "go").exists():
         time.sleep(0.002)
-    kernels = compile_all(RACE_SOURCES, list(nvrtc.TARGETS), jobs=2, cache=CompileCache(root / "cache"))
+    kernels = compile_all(RACE_SOURCES, list(TARGETS), jobs=2, cache=CompileCache(root / "cache"))
     print(json.dumps([[k.name, k.target, k.cached, hashlib.sha256(k.cubin).hexdigest()] for k in kernels]))
 
 
