@@ -34,6 +34,9 @@ class SlotMemory(Protocol):
         """Make the sequence's own memory and the given pages unreadable."""
 
 
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3  # logits divided by it stay finite in fp32
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How a sequence's tokens are chosen. temperature 0 is greedy; top_k 0 and top_p 1 keep every token."""
@@ -44,9 +47,12 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.temperature < float("inf")):
+        if not 0 <= self.temperature < float("inf"):
             raise UsageError(f"the temperature must be 0 or positive, found {self.temperature}")
-        if self.top_k < 0:
+        if self.temperature and not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
+            limits = f"{MIN_TEMPERATURE}..{MAX_TEMPERATURE:.0f}"
+            raise UsageError(f"the temperature must be 0 (greedy) or {limits}, found {self.temperature}")
+        if not 0 <= self.top_k < 2**31:
             raise UsageError(f"top-k must be 0 (all tokens) or positive, found {self.top_k}")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"top-p must be above 0 and at most 1, found {self.top_p}")

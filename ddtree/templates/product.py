@@ -167,7 +167,7 @@ def stage_bytes(m_tiles: int, n_tiles: int) -> int:
 
 
 def decode_launch(product: Product, rows: int, target: Target, stages: int | None, may_split: bool) -> Launch:
-    """For up to 64 rows. The rules follow timings on an H200 at the shapes of Kimi K2.6 with 8, 16, 32 and 64 rows.
+    """For up to 64 rows. The rules follow timings on an H200 at the shapes of one rank of a 61-layer model with 8, 16, 32 and 64 rows.
 
     One row block for each SM suffices to fill the memory with requests. Where there are as many, wide blocks keep the
     repeated reads of x small; where there are fewer, more warps and splits keep enough weights in flight.

@@ -60,7 +60,7 @@ class Linear(Op):
 
     def reference(self, run: Run, *, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """One product per row, so that rows stay independent."""
-        y = linear_rows(np.ascontiguousarray(x.reshape(len(x), -1)), weight)
+        y = linear_rows(np.ascontiguousarray(x.reshape(len(x), self.x.width)), weight)
         y = y.reshape(len(x), *self.y.shape[1:])
         return run.num.store(y) if self.dtype == "bf16" else y
 
