@@ -58,6 +58,7 @@ class Op:
     outputs: ClassVar[tuple[str, ...]] = ("y",)
     template: ClassVar[str] = ""
     whole: ClassVar[tuple[str, ...]] = ()  # inputs that every rank needs undivided, so that a gather may precede the op
+    writes_cache: ClassVar[bool] = False  # stores the step's rows in a cache: in scratch or pages, as StepGraph.tree says
     collective: ClassVar[bool] = False  # its reference takes a list with every rank's array for each input
 
     origin: str = ""

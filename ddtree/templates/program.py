@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 from ddtree.graph.model import Model
 from ddtree.graph.op import Op
-from ddtree.graph.ops import CacheWrite
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import Cache, Tensor, Weight
 from ddtree.templates.kernel import Kernel
@@ -22,7 +21,7 @@ def kernels_of_op(graph: StepGraph, op: Op, target: Target, tuning: Tuning) -> l
     Generated rows use decode kernels and prompt rows prefill kernels. Where a row is cached does not follow from that:
     the commit step runs decode kernels on rows that go to pages.
     """
-    tree = graph.tree if isinstance(op, CacheWrite) else graph.decode
+    tree = graph.tree if op.writes_cache else graph.decode
     return render(op, target, tree=tree, tuning=dict(tuning.get(op.name(), {})))
 
 

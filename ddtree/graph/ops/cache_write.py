@@ -24,6 +24,7 @@ class CacheWrite(Op):
     cache: Cache
     template = "cache_write"
     outputs = ()
+    writes_cache = True
 
     @classmethod
     def infer(cls, **_: Any) -> dict[str, Tensor]:

@@ -6,6 +6,6 @@ MUTATIONS = [
     ("cache.cuh", "size_t(sequence) * rows->pages_per_sequence", "size_t(sequence)"),
     ("cache.cuh", "position / kPage]", "(position + 1) / kPage]"),
     ("cache.cuh", "RING + position % RING", "RING + (position + 1) % RING"),
-    ("cache.cuh", "== sequence) return;", "!= sequence) return;"),
-    ("cache.cuh", "if (row + Config::ring < rows->count", "if (row + Config::ring + 1 < rows->count"),
+    ("cache.cuh", "== rows->sequence[row];", "!= rows->sequence[row];"),
+    ("cache.cuh", "row + RING < rows->count", "row + RING + 1 < rows->count"),
 ]

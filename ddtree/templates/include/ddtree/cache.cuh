@@ -1,4 +1,4 @@
-// Where the rows of a cache lie, and the two ops that put them there.
+// Where the rows of a cache lie, and the two ops that put them there as they are.
 //
 //   pages    [page][64][row]; windowed: [sequence][ring][row], position p at p % ring
 //   scratch  [sequence][64][row]
@@ -20,6 +20,23 @@ DEVICE size_t page_slot(const Rows* rows, int sequence, int position) {
 
 DEVICE size_t scratch_slot(int sequence, int node) { return size_t(sequence) * kScratch + node; }
 
+// Tree row `row` goes to this slot of scratch.
+DEVICE size_t tree_slot(const Rows* rows, size_t row) { return scratch_slot(rows->sequence[row], rows->node[row]); }
+
+// Committed row `row` goes to this slot of the pages.
+template <int RING>
+DEVICE size_t committed_slot(const Rows* rows, size_t row) {
+    return page_slot<RING>(rows, rows->sequence[row], rows->position[row]);
+}
+
+// Whether a later row of the step takes the same place of the ring. Rows of a sequence stand side by side in position
+// order; the earlier row is skipped, so that no two blocks write one slot.
+template <int RING>
+DEVICE bool overwritten(const Rows* rows, size_t row) {
+    if constexpr (RING > 0) return row + RING < rows->count && rows->sequence[row + RING] == rows->sequence[row];
+    return false;
+}
+
 // Tree rows go to scratch. grid (rows)
 template <class Config>
 DEVICE void cache_write_tree(const unsigned char* x, const Rows* rows, unsigned char* scratch) {
@@ -27,21 +44,17 @@ DEVICE void cache_write_tree(const unsigned char* x, const Rows* rows, unsigned 
     pdl_wait();
     const size_t row = blockIdx.x;
     if (row >= rows->count) return;
-    copy_row<Config>(scratch + scratch_slot(rows->sequence[row], rows->node[row]) * Config::row_bytes, x + row * Config::row_bytes);
+    copy_row<Config>(scratch + tree_slot(rows, row) * Config::row_bytes, x + row * Config::row_bytes);
 }
 
-// Committed rows go to pages. Rows of a sequence stand side by side in position order: one that a later row would
-// overwrite in the ring is skipped, so that no two blocks write one slot. grid (rows)
+// Committed rows go to pages. grid (rows)
 template <class Config>
 DEVICE void cache_write_pages(const unsigned char* x, const Rows* rows, unsigned char* pages) {
     pdl_launch_dependents();
     pdl_wait();
     const size_t row = blockIdx.x;
-    if (row >= rows->count) return;
-    const int sequence = rows->sequence[row];
-    if constexpr (Config::ring > 0)
-        if (row + Config::ring < rows->count && rows->sequence[row + Config::ring] == sequence) return;
-    copy_row<Config>(pages + page_slot<Config::ring>(rows, sequence, rows->position[row]) * Config::row_bytes, x + row * Config::row_bytes);
+    if (row >= rows->count || overwritten<Config::ring>(rows, row)) return;
+    copy_row<Config>(pages + committed_slot<Config::ring>(rows, row) * Config::row_bytes, x + row * Config::row_bytes);
 }
 
 // Entry j of a sequence's path goes to position committed + j. path [sequences][Config::depth]. grid (depth, sequences)

@@ -12,17 +12,13 @@
 
 namespace ddtree {
 
+// Row `row` of x, made at `to`. All threads of the block call it.
 template <class Config>
-DEVICE void mla_latent(const bf16* x, const bf16* weight, const Rows* rows, bf16* y, const float (&frequency)[Config::rope / 2]) {
+DEVICE void latent_row(const bf16* x, const bf16* weight, const Rows* rows, size_t row, bf16* to, const float (&frequency)[Config::rope / 2]) {
     constexpr int vectors = Config::latent / 8, pairs = Config::rope / 2;
     static_assert(Config::latent % 8 == 0 && Config::rope % 8 == 0, "whole 16-byte vectors");
     static_assert(Config::lanes >= vectors && Config::threads == Config::lanes + 32, "a vector per lane, and a warp for the key");
-    pdl_launch_dependents();
-    pdl_wait();
-    const size_t row = blockIdx.x;
-    if (row >= rows->count) return;
     const bf16* from = x + row * (Config::latent + Config::rope);
-    bf16* to = y + row * (Config::latent + Config::rope);
     const int v = threadIdx.x;
 
     const Vec8 mine[1] = {v < vectors ? load8_coherent(from, v) : Vec8::zero()};
@@ -35,6 +31,14 @@ DEVICE void mla_latent(const bf16* x, const bf16* weight, const Rows* rows, bf16
             rotate_pair<Config::layout, Config::rope>(from + Config::latent, to + Config::latent, pair, turn);
         }
     }
+}
+
+template <class Config>
+DEVICE void mla_latent(const bf16* x, const bf16* weight, const Rows* rows, bf16* y, const float (&frequency)[Config::rope / 2]) {
+    pdl_launch_dependents();
+    pdl_wait();
+    const size_t row = blockIdx.x;
+    if (row < rows->count) latent_row<Config>(x, weight, rows, row, y + row * (Config::latent + Config::rope), frequency);
 }
 
 }  // namespace ddtree
