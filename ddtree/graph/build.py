@@ -22,6 +22,7 @@ from ddtree.graph.ops import (
     Stop,
     TopK,
 )
+from ddtree.graph.passes.fuse import FUSIONS
 from ddtree.graph.passes.memory import plan_memory
 from ddtree.graph.passes.shard import shard
 from ddtree.graph.passes.verify import verify, verify_ranks
@@ -324,6 +325,10 @@ def build_step(model: Model, step: StepName, rank: int = 0, builder: Builder | N
     verify(graph, "build")
     graph = shard(graph, Shard(model.ranks, rank))
     verify(graph, "shard")
+    for name, fuse in FUSIONS.items():
+        if getattr(model.target.spec.passes, name):
+            graph = fuse(graph)
+            verify(graph, name)
     graph = plan_memory(graph)
     verify(graph, "memory")
     return graph

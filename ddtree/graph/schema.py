@@ -196,6 +196,13 @@ class Tuning(Strict):
     blocks_per_sm: int | None = Field(None, ge=1, le=16)
 
 
+class Passes(Strict):
+    """Fusions of ops into one kernel, for the target and its drafter. They change speed, never bits."""
+
+    add_rms_norm: bool = Field(True, description="a residual addition and the norm of its sum")
+    latent_write: bool = Field(True, description="MLA's latent row (norm and rotation) and its cache write")
+
+
 class ModelSpec(Strict):
     """A target model: what it computes, from which weights, and how it decodes."""
 
@@ -213,6 +220,7 @@ class ModelSpec(Strict):
     blocks: dict[Name, BlockSpec]
     graph: list[GraphItem] = Field(min_length=1)
     decode: Decode
+    passes: Passes = Passes()
     text: TextSpec
     tuning: dict[Literal["compute_120f", "sm_90a"], dict[OpName, Tuning]] = {}
 

@@ -1,5 +1,5 @@
-#line 1 "mla_latent.cu.jinja"
-#include "ddtree/mla_latent.cuh"
+#line 1 "latent_write.cu.jinja"
+#include "ddtree/latent_write.cuh"
 
 struct Config {
     static constexpr int latent = 128;
@@ -9,6 +9,7 @@ struct Config {
     static constexpr float eps = 1e-06f;
     static constexpr int lanes = 32;
     static constexpr int threads = 64;
+    static constexpr int ring = 0;
 };
 
 // Radians per position of each pair (Rope.inverse_frequencies), rounded to fp32.
@@ -32,6 +33,6 @@ __device__ const float frequency[] = {
 };
 
 KERNEL(Config::threads)
-mla_latent_128_32_1em06_590f5b73(const bf16* x, const bf16* weight, const ddtree::Rows* rows, bf16* y) {
-    ddtree::mla_latent<Config>(x, weight, rows, y, frequency);
+latent_write_pages_128_32_1em06_590f5b73(const bf16* x, const bf16* weight, const ddtree::Rows* rows, bf16* cache) {
+    ddtree::latent_write_pages<Config>(x, weight, rows, cache, frequency);
 }
