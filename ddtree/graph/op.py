@@ -98,7 +98,7 @@ class Op:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             for item in value if isinstance(value, tuple) else (value,):
-                if isinstance(item, Tensor | Weight | Cache):
+                if isinstance(item, Operand):
                     yield name, item
 
     def reads(self) -> list[Tensor]:
@@ -121,7 +121,7 @@ class Op:
         """The same op with every operand replaced by `change(operand)`."""
 
         def new(value: Any) -> Any:
-            if isinstance(value, Tensor | Weight | Cache):
+            if isinstance(value, Operand):
                 return change(value)
             return tuple(new(item) for item in value) if isinstance(value, tuple) else value
 
