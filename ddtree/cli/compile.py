@@ -12,14 +12,17 @@ from typing import Any
 
 from ddtree.cli.common import find_model, run_command
 from ddtree.errors import CompileError, UsageError
-from ddtree.graph.build import Builder, build_ranks, build_step, steps_of
+from ddtree.graph.buckets import needed_buckets
+from ddtree.graph.build import Builder, Limits, build_ranks, build_step, steps_of
 from ddtree.graph.draw import draw
 from ddtree.graph.explain import as_data, explain
 from ddtree.graph.model import Model, load
 from ddtree.graph.step_graph import StepGraph
 from ddtree.runtime.cache import CompileCache
 from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all, report
-from ddtree.templates.program import distinct, program, tuning_of
+from ddtree.templates.program import distinct, program, tuning_of, with_buckets
+from ddtree.templates.render import render_tile
+from ddtree.templates.round import round_tiles
 from ddtree.templates.target import DEFAULT_TARGET, target
 
 
@@ -73,11 +76,14 @@ def _kernels(model: Model, graphs: Sequence[StepGraph], args: argparse.Namespace
             )
 
     compiled: list[CompiledKernel] = []
-    ops = distinct(graphs)
+    limits = Limits.of(model)
+    ops = with_buckets(distinct(graphs), needed_buckets(limits))
+    between = round_tiles(limits, model.drafter.spec.mask_id if model.drafter else 0).values()
     for name in args.target or [DEFAULT_TARGET]:
         tuning = tuning_of(model, name)
         kernels = program(ops, target(name), tuning).values()
         sources = [KernelSource(k.name, k.op.name(), k.source, k.tile.smem) for k in kernels]
+        sources += [KernelSource(t.name, t.template, render_tile(t), t.smem) for t in between]
         compiled += compile_all(
             sources, [name], jobs=args.jobs, cache=CompileCache(), dump_dir=args.dump_source, progress=progress
         )
@@ -108,6 +114,8 @@ def body(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     for name in args.target or []:
         target(name)
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError(f"--jobs must be at least 1, found {args.jobs}")
     model = load(find_model(args.model), args.set, ranks=args.tp)
     if not 0 <= args.rank < model.ranks:
         raise UsageError(f"--rank must be 0..{model.ranks - 1} for {model.ranks} ranks, found {args.rank}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -58,7 +59,9 @@ class Op:
     outputs: ClassVar[tuple[str, ...]] = ("y",)
     template: ClassVar[str] = ""
     whole: ClassVar[tuple[str, ...]] = ()  # inputs that every rank needs undivided, so that a gather may precede the op
-    writes_cache: ClassVar[bool] = False  # stores the step's rows in a cache: in scratch or pages, as StepGraph.tree says
+    writes_cache: ClassVar[bool] = (
+        False  # stores the step's rows in a cache: in scratch or pages, as StepGraph.tree says
+    )
     collective: ClassVar[bool] = False  # its reference takes a list with every rank's array for each input
 
     origin: str = ""
@@ -75,6 +78,12 @@ class Op:
 
     def check(self) -> None:
         """Raise OpError when the operands do not fit together."""
+
+    @cached_property
+    def checked(self) -> bool:
+        """True; raises OpError, like `check`, when the operands do not fit together."""
+        self.check()
+        return True
 
     def reference(self, run: Run, **arrays: Any) -> Any:
         """The op's mathematical definition on float32 arrays; returns the outputs (a tuple when there are several)."""
@@ -93,13 +102,15 @@ class Op:
         if not holds:
             raise OpError(message)
 
-    def operands(self) -> Iterator[tuple[str, Operand]]:
+    def operands(self) -> tuple[tuple[str, Operand], ...]:
         """Field name and operand of every operand; members of a tuple one after the other."""
-        for name in self.__dataclass_fields__:
-            value = getattr(self, name)
-            for item in value if isinstance(value, tuple) else (value,):
-                if isinstance(item, Operand):
-                    yield name, item
+        return self._operands
+
+    @cached_property
+    def _operands(self) -> tuple[tuple[str, Operand], ...]:
+        fields = ((name, getattr(self, name)) for name in self.__dataclass_fields__)
+        items = ((name, item) for name, value in fields for item in (value if isinstance(value, tuple) else (value,)))
+        return tuple((name, item) for name, item in items if isinstance(item, Operand))
 
     def reads(self) -> list[Tensor]:
         """The tensors it reads."""

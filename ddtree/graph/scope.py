@@ -131,7 +131,7 @@ class Scope:
             for name in cls.outputs:
                 fields[name] = self._output(getattr(node, name), inferred[name], fields, (*path, name))
             op = cls(**fields)
-            op.check()
+            op.checked  # noqa: B018 (raises)
         except OpError as e:
             raise self.source.doc.error(path, f"{node.op}: {e}") from None
         except (ValueError, IndexError, ZeroDivisionError):  # how a shape rule meets a wrong number of axes

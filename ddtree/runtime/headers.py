@@ -6,6 +6,7 @@ cache hashed: a header edited between the two, or picked up from elsewhere, can'
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,13 @@ class Headers:
     cuda: frozenset[str]
 
 
+@functools.lru_cache(maxsize=512)
+def _includes(text: str) -> list[str]:
+    """What follows each #include of a text; kernels share their headers, so each is searched once."""
+    return _INCLUDE.findall(text)
+
+
+
 class HeaderReader:
     """Finds reachable headers below one include folder and reads each file once."""
 
@@ -51,7 +59,7 @@ class HeaderReader:
         waiting = [(source, name)]
         while waiting:
             text, place = waiting.pop()
-            for target in _INCLUDE.findall(text):
+            for target in _includes(text):
                 if header := _OWN.fullmatch(target):
                     if header[1] not in own:
                         own[header[1]] = self._read(header[1], place)

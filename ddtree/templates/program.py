@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from ddtree.graph.model import Model
-from ddtree.graph.op import Op
+from ddtree.graph.op import Op, Operand
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import Cache, Tensor, Weight
 from ddtree.templates.kernel import Kernel
@@ -32,6 +33,25 @@ def distinct(graphs: Iterable[StepGraph]) -> list[tuple[StepGraph, Op]]:
         for op in graph.ops:
             found.setdefault((graph.tree, graph.decode, *_shape(op)), (graph, op))
     return list(found.values())
+
+
+def at_capacity(op: Op, rows: int) -> Op:
+    """The same op in a step of another row capacity."""
+
+    def resized(o: Operand) -> Operand:
+        if isinstance(o, Tensor) and o.domain in ("rows", "wanted"):
+            return replace(o, shape=(rows, *o.shape[1:]))
+        return o
+
+    return op.map_operands(resized)
+
+
+def with_buckets(ops: Iterable[tuple[StepGraph, Op]], buckets: Iterable[int]) -> list[tuple[StepGraph, Op]]:
+    """The ops, those of the verify step once for each row capacity."""
+    made, capacities = [], list(buckets)
+    for graph, op in ops:
+        made += [(graph, at_capacity(op, rows)) for rows in capacities] if graph.name == "verify" else [(graph, op)]
+    return made
 
 
 def _shape(op: Op) -> tuple[object, ...]:

@@ -59,6 +59,7 @@ def test_graph(compile_: Any, tmp_path: Path, suffix: str, first: str) -> None:
     ("args", "code", "says"),
     [
         (("--target", "sm_70"), 2, "compute_120f"),
+        (("--jobs", "0"), 2, "--jobs must be at least 1"),
         (("--rank", "8"), 2, "--rank must be 0..0"),
         (("--graph", "g.png"), 2, ".mmd or .dot"),
         (("--tp", "3", "--check"), 2, "does not divide by 3 ranks"),

@@ -33,7 +33,9 @@ def compile_(cache: Path, *args: str) -> tuple[dict[str, Any], float]:
 @pytest.fixture(scope="module")
 def cold(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], float, Path, Path]:
     folder = tmp_path_factory.mktemp("kernels")
-    report, seconds = compile_(folder / "cache", "--target", "compute_120f", "--target", "sm_90a", "--out", str(folder / "out"))
+    report, seconds = compile_(
+        folder / "cache", "--target", "compute_120f", "--target", "sm_90a", "--out", str(folder / "out")
+    )
     return report, seconds, folder / "cache", folder / "out"
 
 
@@ -52,13 +54,15 @@ def test_both_targets_have_every_op(cold: tuple[dict[str, Any], float, Path, Pat
     report, *_ = cold
     ops = {t: {k["op"] for k in report["kernels"] if k["target"] == t} for t in report["target"]}
     assert ops["compute_120f"] == ops["sm_90a"]
-    assert {"linear", "mla_tree_attention", "expert_mlp", "draft_attention", "build_tree", "all_reduce"} <= ops["sm_90a"]
+    assert {"linear", "mla_tree_attention", "expert_mlp", "draft_attention", "build_tree", "all_reduce"} <= ops[
+        "sm_90a"
+    ]
 
 
 def test_cold_and_warm_time(cold: tuple[dict[str, Any], float, Path, Path]) -> None:
-    """The best of three for the warm time: it is the program's, not that of whatever else the machine does."""
+    """The best of five for the warm time: it is the program's, not that of whatever else the machine does."""
     report, seconds, cache, _ = cold
-    warm = [compile_(cache, "--target", "compute_120f", "--target", "sm_90a") for _ in range(3)]
+    warm = [compile_(cache, "--target", "compute_120f", "--target", "sm_90a") for _ in range(5)]
     assert all(k["cached"] for k in warm[0][0]["kernels"]) and len(warm[0][0]["kernels"]) == len(report["kernels"])
     assert seconds < COLD_SECONDS, f"cold {seconds:.1f} s"
     assert min(s for _, s in warm) < WARM_SECONDS, f"warm {[round(s, 2) for _, s in warm]}"

@@ -66,7 +66,9 @@ def test_no_spec_has_no_rounds(run: Any) -> None:
     assert result["output_ids"] == GOLDENS[0]["greedy_ids"][:16]
 
 
-@pytest.mark.parametrize("setting", ["tree.budget=3", "decode.tree.budget=31", "block_size=3", "tree.width=1", "tree.budget=0"])
+@pytest.mark.parametrize(
+    "setting", ["tree.budget=3", "decode.tree.budget=31", "block_size=3", "tree.width=1", "tree.budget=0"]
+)
 def test_another_tree_gives_the_same_text(run: Any, setting: str) -> None:
     _, out, err = run("-p", FIB, "-n", "16", "--json", "--set", setting)
     assert json.loads(out)["output_ids"] == GOLDENS[0]["greedy_ids"][:16]

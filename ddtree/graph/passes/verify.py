@@ -29,10 +29,11 @@ def verify(graph: StepGraph, after: str) -> None:
             if isinstance(operand, Tensor) and written == (key in known):
                 what = f"writes {operand.name!r} twice" if written else f"reads {operand.name!r} before it is written"
                 raise broken(f"{op.name()} {what}")
-            if known.setdefault(key, operand) != operand:
+            first = known.setdefault(key, operand)
+            if first is not operand and first != operand:
                 raise broken(f"{operand.name!r} means two different things")
         try:
-            op.check()
+            op.checked  # noqa: B018 (an op never changes, so that once is enough)
         except OpError as e:
             raise broken(f"{op.name()} ({op.origin}): {e}") from None
         if graph.shard.size == 1 and (field := _misshapen(op)):

@@ -7,19 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ddtree.errors import DeviceError
+from ddtree.graph.buckets import bucket
 from ddtree.graph.build import Limits
 from ddtree.graph.rows import MAX_ROWS
 from ddtree.graph.step_graph import StepName
 from ddtree.runtime.cuda.driver import Device
 from ddtree.runtime.cuda.round import RoundGraph, RoundState
 from ddtree.runtime.decoder import Decoder, Round, Sampling, SlotMemory, StepExecutor
-
-BUCKETS = (1, 4, 8, 16, 24, 32, 48, 64)  # row capacities for which a round is captured
-
-
-def bucket(rows: int) -> int:
-    """The smallest row capacity that holds `rows`."""
-    return next(b for b in BUCKETS if rows <= b)
 
 
 class CudaDecoder(Decoder):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ddtree.errors import UsageError
+from ddtree.graph.buckets import needed_buckets
 from ddtree.graph.build import Builder, Limits, build_step, steps_of
 from ddtree.graph.model import Model
 from ddtree.graph.rows import MAX_ROWS
@@ -16,7 +17,7 @@ from ddtree.graph.step_graph import StepGraph, StepName
 from ddtree.graph.tensor import Cache, DType
 from ddtree.runtime.cache import CompileCache
 from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all
-from ddtree.runtime.cuda.decoder import CudaDecoder, bucket
+from ddtree.runtime.cuda.decoder import CudaDecoder
 from ddtree.runtime.cuda.driver import Device
 from ddtree.runtime.cuda.module import Function, load
 from ddtree.runtime.cuda.round import RoundGraph, RoundState
@@ -104,7 +105,7 @@ class Program:
 
     def capture(self, rows: int) -> RoundGraph:
         """The captured round of one row capacity."""
-        steps = {name: self.step(name, rows) for name in steps_of(self.model) if name != "prefill"}
+        steps: dict[StepName, CudaStep] = {n: self.step(n, rows) for n in steps_of(self.model) if n != "prefill"}
         return RoundGraph(self.state, steps, self.tiles, self.functions)
 
     def _graphs(self) -> dict[tuple[StepName, int], StepGraph]:
@@ -141,12 +142,6 @@ class Program:
             shared[Place("pages", name)], shared[Place("scratch", name)] = cache.rows, cache.scratch
         self.device.synchronize("loading weights")
         return shared
-
-
-def needed_buckets(limits: Limits) -> list[int]:
-    """The row capacities that rounds of 1..sequences sequences need."""
-    counts = range(1, limits.sequences + 1)
-    return sorted({bucket(n * (min(limits.nodes - 1, MAX_ROWS // n - 1) + 1)) for n in counts})
 
 
 def cuda_decoder(

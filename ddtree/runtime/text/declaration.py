@@ -61,7 +61,9 @@ def _function(function: dict[str, Any]) -> str:
         interfaces.append("interface parameters {\n" + ",\n".join(fields) + "\n}")
         parameters = "parameters"
     for name, definition in list(types.definitions.items()):
-        interfaces.append(_comment(definition.get("description", ""), "") + f"interface {name} {types.of(definition, '')}")
+        interfaces.append(
+            _comment(definition.get("description", ""), "") + f"interface {name} {types.of(definition, '')}"
+        )
     head = "".join(interface + "\n" for interface in interfaces) + _comment(function.get("description") or "", "")
     return f"{head}type {function['name']} = (_: {parameters}) => any;"
 

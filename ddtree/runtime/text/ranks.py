@@ -24,7 +24,9 @@ def load_ranks(path: Path, count: int) -> dict[bytes, int]:
             continue
         token, rank = _parse(line, f"{path}:{number}")
         if rank >= count:
-            raise WeightsError(f"{path}:{number}: rank {rank} is outside 0..{count - 1}, the tokens that the YAML names")
+            raise WeightsError(
+                f"{path}:{number}: rank {rank} is outside 0..{count - 1}, the tokens that the YAML names"
+            )
         if token in ranks or owner[rank] is not None:
             what = f"rank {rank}" if token not in ranks else f"token {token!r}"
             raise WeightsError(f"{path}:{number}: {what} stands in the file twice; copy the rank file again")

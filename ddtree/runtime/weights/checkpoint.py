@@ -202,7 +202,9 @@ def _open_shards(folder: Path, rules: tuple[re.Pattern[str], ...]) -> dict[Path,
 def _weight_map(index: Path) -> dict[str, str]:
     table = strict_json.read(index).get("weight_map")
     if not isinstance(table, dict) or not table or not all(type(file) is str for file in table.values()):
-        raise WeightsError(f"{index}: expected weight_map of tensor names and file names, found none; download it again")
+        raise WeightsError(
+            f"{index}: expected weight_map of tensor names and file names, found none; download it again"
+        )
     if len(table) > MAX_ENTRIES:
         raise WeightsError(f"{index}: expected at most {MAX_ENTRIES:,} tensors, found {len(table):,}")
     return table
@@ -213,7 +215,9 @@ def _check_place(index: Path, file: str) -> None:
     path = PurePosixPath(file)
     plain = str(path) == file and path.name and file.isprintable() and not set(file) & set("\\:")
     if not plain or path.is_absolute() or ".." in path.parts:
-        raise WeightsError(f"{index}: expected shard paths inside the folder, found {file!r}; do not trust this checkpoint")
+        raise WeightsError(
+            f"{index}: expected shard paths inside the folder, found {file!r}; do not trust this checkpoint"
+        )
 
 
 def _check_shard(index: Path, header: Header, listed: set[str]) -> None:

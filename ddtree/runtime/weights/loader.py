@@ -20,7 +20,9 @@ Progress = Callable[[int, int], None]
 CHECKED_ELEMENTS = 1 << 20
 
 
-def load(weights: Iterable[Weight], checkpoint: Checkpoint, *, progress: Progress | None = None) -> dict[str, np.ndarray | Int4]:
+def load(
+    weights: Iterable[Weight], checkpoint: Checkpoint, *, progress: Progress | None = None
+) -> dict[str, np.ndarray | Int4]:
     """The part of every weight that its shard says, by weight name, read-only.
 
     BF16 and FP32 weights are C-contiguous arrays [count?, *part]: views of the mapped file where the part lies in it in one

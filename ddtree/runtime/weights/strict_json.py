@@ -42,7 +42,10 @@ def parse(raw: bytes, file: str | Path) -> dict[str, object]:
     try:
         # A str, because json.loads would guess UTF-16 or UTF-32 from bytes.
         table = json.loads(raw.decode(), object_pairs_hook=_object, parse_constant=_constant)
-    except (ValueError, RecursionError) as error:  # decoding, syntax, over-long integers and _RefusedError are ValueErrors
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # decoding, syntax, over-long integers and _RefusedError are ValueErrors
         raise WeightsError(f"{file}: expected JSON, found a fault: {error}; download the file again") from error
     if not isinstance(table, dict):
         raise WeightsError(f"{file}: expected a JSON object, found {type(table).__name__}; download the file again")

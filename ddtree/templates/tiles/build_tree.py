@@ -16,7 +16,11 @@ CANDIDATE = 40  # bytes of struct Candidate
 def tiles(op: BuildTree, target: Target, *, tree: bool, tuning: dict[str, int]) -> tuple[Tile, ...]:
     """One kernel, whatever the rows."""
     k = op.log_prob.shape[1]
-    for what, found, most in (("nodes", op.nodes, MAX_ROWS), ("depths", op.depths, MOST_DEPTHS), ("candidates", k, MOST_K)):
+    for what, found, most in (
+        ("nodes", op.nodes, MAX_ROWS),
+        ("depths", op.depths, MOST_DEPTHS),
+        ("candidates", k, MOST_K),
+    ):
         if not 1 <= found <= most:
             raise OpError(f"build_tree takes 1..{most} {what}, found {found}")
     fields = ("anchor", "budget", "log_prob", "token")

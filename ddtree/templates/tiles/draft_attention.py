@@ -25,7 +25,9 @@ def tiles(op: DraftAttention, target: Target, *, tree: bool, tuning: dict[str, i
     rows, heads, dim = op.q.shape
     kv_heads = op.k.shape[1]
     if dim % 16 or heads // kv_heads > QUERIES:
-        raise OpError(f"attention needs heads of whole 16 elements and at most {QUERIES} of them on a key head, found {dim}, {heads // kv_heads}")
+        raise OpError(
+            f"attention needs heads of whole 16 elements and at most {QUERIES} of them on a key head, found {dim}, {heads // kv_heads}"
+        )
     parts = min(MOST_PARTS, max(1, ceil_div(op.window or op.keys.context, PART)))
     scale = dim**-0.5
     shape = {"heads": heads, "kv_heads": kv_heads, "dim": dim, "rows": rows, "window": op.window, "parts": parts}

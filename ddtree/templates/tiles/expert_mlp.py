@@ -66,7 +66,9 @@ def shape(op: ExpertMlp) -> Shape:
     experts, width, hidden = op.gate.shape
     shared = op.shared_gate.shape[0] if op.shared_gate else 0
     if {w.dtype for w in (op.gate, op.up, op.down)} not in ({DType.INT4}, {DType.BF16}):
-        raise OpError(f"gate, up and down must all be int4 or all bf16, found {op.gate.dtype}, {op.up.dtype}, {op.down.dtype}")
+        raise OpError(
+            f"gate, up and down must all be int4 or all bf16, found {op.gate.dtype}, {op.up.dtype}, {op.down.dtype}"
+        )
     int4 = op.gate.dtype is DType.INT4
     if int4 and {op.gate.group, op.up.group, op.down.group} != {panels.GROUP}:
         raise OpError(f"the kernels know quantisation groups of {panels.GROUP}, {op.gate.name} has {op.gate.group}")
@@ -160,7 +162,11 @@ def _streaming(s: Shape, warps: int, sums: int, **own: int) -> dict[str, Any]:
 def _gate_up(op: ExpertMlp, s: Shape, blocks: int) -> Tile:
     constants = _streaming(s, warps=min(MOST_WARPS, panels.count(s.hidden)), sums=SUMS)
     items = (s.row_tiles * s.width + s.shared_tiles * s.shared) // panels.ROWS
-    shared = (Arg("weight", "shared_gate", "panels"), Arg("weight", "shared_up", "panels"), Arg("workspace", "shared_act"))
+    shared = (
+        Arg("weight", "shared_gate", "panels"),
+        Arg("weight", "shared_up", "panels"),
+        Arg("workspace", "shared_act"),
+    )
     return _tile(
         op, s, "gate_up", _specialised(s),
         constants=constants,

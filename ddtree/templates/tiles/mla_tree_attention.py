@@ -33,7 +33,9 @@ def tiles(op: MlaTreeAttention, target: Target, *, tree: bool, tuning: dict[str,
     require_bf16(op.q, op.y)
     key, latent = op.q.shape[2], op.y.shape[2]
     if latent % 128 or key % 16:
-        raise OpError(f"attention needs a latent of whole 128 elements and a rope part of whole 16, found {latent} and {key - latent}")
+        raise OpError(
+            f"attention needs a latent of whole 128 elements and a rope part of whole 16, found {latent} and {key - latent}"
+        )
     return _tree(op, target, tuning) if tree else (_prompt(op),)
 
 
