@@ -233,6 +233,8 @@ struct DraftWarp {
 template <class Config>
 DEVICE void draft_attention(const bf16* q, const bf16* k, const bf16* v, const bf16* keys, const bf16* values, const Rows* table,
                             float* sums, float2* stats) {
+    pdl_launch_dependents();
+    pdl_wait();
     DYN_SMEM(memory);
     auto& shared = *reinterpret_cast<DraftShared<Config>*>(memory);
     using Groups = RowGroups<Config::rows, Draft<Config>::group>;
@@ -272,6 +274,8 @@ DEVICE void draft_attention(const bf16* q, const bf16* k, const bf16* v, const b
 // grid: vectors of four columns of all rows and heads, kMergeThreads a block.
 template <class Config>
 DEVICE void draft_attention_merge(const float* sums, const float2* stats, const Rows* rows, bf16* y) {
+    pdl_launch_dependents();
+    pdl_wait();
     constexpr int vectors = Config::dim / 4;
     const int at = blockIdx.x * kMergeThreads + threadIdx.x;
     const int query = at / vectors, row = query / Config::heads;

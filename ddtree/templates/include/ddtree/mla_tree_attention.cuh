@@ -287,6 +287,8 @@ DEVICE void attend_segment(MlaShared<Config>& shared, const bf16* q, const Rows&
 template <class Config>
 DEVICE void mla_tree_attention(const bf16* q, const bf16* pages, const bf16* scratch, const Rows* table, float* sums,
                                float2* stats) {
+    pdl_launch_dependents();
+    pdl_wait();
     using M = Mla<Config>;
     DYN_SMEM(memory);
     auto& shared = *reinterpret_cast<MlaShared<Config>*>(memory);
@@ -331,6 +333,8 @@ DEVICE void mla_tree_attention(const bf16* q, const bf16* pages, const bf16* scr
 // grid: vectors of four columns of all rows and heads, kMergeThreads a block.
 template <class Config>
 DEVICE void mla_tree_attention_merge(const float* sums, const float2* stats, const Rows* rows, bf16* y) {
+    pdl_launch_dependents();
+    pdl_wait();
     constexpr int vectors = Config::latent / 4;
     const int at = blockIdx.x * kMergeThreads + threadIdx.x;
     const int query = at / vectors, row = query / Config::heads;
@@ -344,6 +348,8 @@ DEVICE void mla_tree_attention_merge(const float* sums, const float2* stats, con
 // grid: (groups of Config::group neighbouring rows) x (parts of the heads). Rows of another sequence take another walk.
 template <class Config>
 DEVICE void mla_prompt_attention(const bf16* q, const bf16* pages, const Rows* table, bf16* y) {
+    pdl_launch_dependents();
+    pdl_wait();
     using M = Mla<Config>;
     DYN_SMEM(memory);
     auto& shared = *reinterpret_cast<MlaShared<Config>*>(memory);

@@ -30,6 +30,8 @@ struct RowsOut {
 // Rows of the drafter's blocks: [anchor, mask, mask, ...] of every active slot; all but the anchor's are wanted.
 template <class Config>
 DEVICE void draft_rows(const Round* __restrict__ round, Rows* __restrict__ rows, int* __restrict__ ids) {
+    pdl_launch_dependents();
+    pdl_wait();
     const RowsOut out{rows};
     const int active = round->active, depths = Config::depths;
     for (int i = threadIdx.x; i < active * Config::block; i += blockDim.x) {
@@ -53,6 +55,8 @@ DEVICE int first_row(const Round* round, const int* size, int i) {
 template <class Config>
 DEVICE void tree_rows(const Round* __restrict__ round, const int* __restrict__ node_token, const int* __restrict__ node_parent,
                       const int* __restrict__ node_depth, int* __restrict__ count, Rows* __restrict__ rows, int* __restrict__ ids) {
+    pdl_launch_dependents();
+    pdl_wait();
     const RowsOut out{rows};
     const int active = round->active;
     if (Config::block == 0) {
@@ -77,6 +81,8 @@ DEVICE void tree_rows(const Round* __restrict__ round, const int* __restrict__ n
 template <class Config>
 DEVICE void commit_rows(const Round* __restrict__ round, const int* __restrict__ count, const int* __restrict__ path,
                         const int* __restrict__ length, Rows* __restrict__ rows) {
+    pdl_launch_dependents();
+    pdl_wait();
     const RowsOut out{rows};
     const int active = round->active;
     for (int i = 0; i < active; ++i) {
@@ -98,6 +104,8 @@ DEVICE void advance(Round* __restrict__ round, const int* __restrict__ count, co
                     const int* __restrict__ emitted, const int* __restrict__ kept, const int* __restrict__ done,
                     const int* __restrict__ node_token, const int* __restrict__ node_parent, const int* __restrict__ node_depth,
                     const double* __restrict__ node_score, int* __restrict__ record, double* __restrict__ scores, u32* __restrict__ flag) {
+    pdl_launch_dependents();
+    pdl_wait();
     constexpr int wide = Config::depths + 1, slot_ints = 4 + 2 * wide + 3 * Config::nodes;
     for (int i = 0; i < round->active; ++i) {
         const int slot = round->slots[i], nodes = count[slot];
