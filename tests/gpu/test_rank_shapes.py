@@ -51,14 +51,17 @@ def _shape_key(op: Op) -> tuple[Any, ...]:
 @functools.cache
 def distinct_ops() -> list[tuple[str, Op, bool]]:
     """One op for each kind and shape of the four steps: label, op, and whether its rows are generated ones."""
-    model = load(YAML, ("decode.prefill_rows=64",))
-    builder, found = Builder(model), {}
-    for step in steps_of(model):
-        graph = build_step(model, step, 0, builder)
-        for op in graph.ops:
-            if op.name() not in SKIPPED:
+    found: dict[tuple[Any, ...], tuple[str, Op, bool]] = {}
+    for fused in ("true", "false"):
+        switches = (f"passes.add_rms_norm={fused}", f"passes.latent_write={fused}")
+        model = load(YAML, ("decode.prefill_rows=64", *switches))
+        builder = Builder(model)
+        for step in steps_of(model):
+            graph = build_step(model, step, 0, builder)
+            for op in (op for op in graph.ops if op.name() not in SKIPPED):
                 shapes = "x".join(str(n) for _, o in op.operands() if isinstance(o, Weight) for n in o.shape[-2:])
-                found.setdefault((graph.decode, *_shape_key(op)), (f"{step}-{op.name()}-{shapes}", op, graph.decode))
+                key = (graph.decode, *_shape_key(op))
+                found.setdefault(key, (f"{step}-{op.name()}-{shapes}", op, graph.decode))
     return list(found.values())
 
 
@@ -125,7 +128,8 @@ def reference(op: Op, inputs: dict[str, Any], rows: RowTable) -> dict[str, np.nd
         else:
             arrays[name] = copy_cache(value) if isinstance(value, NumpyCache) else value
     made = op.reference(Run(Numerics(Precision.BF16), rows), **arrays)
-    return dict(zip(op.outputs, made if isinstance(made, tuple) else (made,), strict=True))
+    outputs = dict(zip(op.outputs, made if isinstance(made, tuple) else (made,), strict=True))
+    return outputs | {name: value for name, value in arrays.items() if isinstance(value, NumpyCache)}
 
 
 @pytest.mark.parametrize(("op", "generated"), [c[1:] for c in distinct_ops()], ids=[c[0] for c in distinct_ops()])
@@ -136,8 +140,12 @@ def test_kernel_equals_reference_and_rows_are_invariant(op: Op, generated: bool,
         rows = tree_rows([CONTEXT, 65, 0, 0, 0, 0, 0, 0], [40, 24, 0, 0, 0, 0, 0, 0], seed=3)
     inputs, run = inputs_of(op, rows, rng), gpu_runner(device)
     got, want = run(op, inputs, rows, tree=generated and rows.tree), reference(op, inputs, rows)
-    for name in op.outputs:
-        _close(op, got[name], want[name])
+    for name, made in got.items():
+        if isinstance(made, NumpyCache):
+            for part in ("rows", "scratch"):
+                np.testing.assert_allclose(getattr(made, part), getattr(want[name], part), rtol=2**-6)
+        else:
+            _close(op, made, want[name])
     if all(isinstance(o, Tensor | Weight) for _, o in op.operands()) and op.outputs:
         _invariant(op, inputs, rows, got, functools.partial(run, tree=generated))
 
