@@ -40,6 +40,11 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("-n", "--max-tokens", type=int, metavar="N", help=f"tokens to generate (default {DEFAULT_TOKENS})")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default auto)")
+    p.add_argument(
+        "--check-kernels",
+        action="store_true",
+        help="on a GPU, wait after each kernel, so that a fault names its op (slow)",
+    )
     p.add_argument("--tp", type=int, metavar="N", help="tensor-parallel ranks (default: the YAML's)")
     p.add_argument("--no-spec", action="store_true", help="decode one token at a time, without drafter and tree")
     p.add_argument(
@@ -90,7 +95,10 @@ def start(args: argparse.Namespace, note: TextIO | None) -> Engine:
         from ddtree.runtime.cuda.load import cuda_decoder
 
         device = Device(gpu)
-        decoder, name = cuda_decoder(model, where, device, progress=progress.report), device.name
+        decoder, name = (
+            cuda_decoder(model, where, device, checked=args.check_kernels, progress=progress.report),
+            device.name,
+        )
     if args.verbose and note:
         print(f"{model.target.spec.name} ready in {time.perf_counter() - began:.2f} s on {name}", file=note)
     return Engine(model, decoder, tokenizer)

@@ -13,6 +13,7 @@ from cuda.bindings import driver as cu
 from ddtree.errors import DeviceError, UsageError
 from ddtree.templates.target import TARGETS, Target
 
+STAGE_BYTES = 16 << 20  # of each of the two pinned stages of an upload
 _STICKY = {700, 716, 719}  # after these the process cannot use CUDA any more
 
 
@@ -50,6 +51,7 @@ class Device:
         self.stream = check(cu.cuStreamCreate(cu.CUstream_flags.CU_STREAM_NON_BLOCKING), "creating a stream")
         self._allocations: list[int] = []
         self._pinned: list[int] = []
+        self._staging: list[tuple[np.ndarray, Any]] = []
 
     def _attribute(self, name: str) -> int:
         key = getattr(cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
@@ -82,11 +84,24 @@ class Device:
 
     def upload(self, array: np.ndarray, what: str) -> int:
         """New device memory that holds a copy of `array`."""
-        data = np.ascontiguousarray(array)
+        data = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
         address = self.alloc(data.nbytes, what)
-        if data.nbytes:
-            check(cu.cuMemcpyHtoD(address, data.ctypes.data, data.nbytes), f"uploading {what}")
+        for turn, start in enumerate(range(0, data.nbytes, STAGE_BYTES)):
+            part = data[start : start + STAGE_BYTES]
+            stage, free = self._stages()[turn % 2]
+            check(cu.cuEventSynchronize(free), f"uploading {what}")  # the copy before last has left this stage
+            stage[: len(part)] = part
+            copy = cu.cuMemcpyHtoDAsync(address + start, stage.ctypes.data, len(part), self.stream)
+            check(copy, f"uploading {what}")
+            check(cu.cuEventRecord(free, self.stream), f"uploading {what}")
         return address
+
+    def _stages(self) -> list[tuple[np.ndarray, Any]]:
+        """Two stages of pinned memory, each with an event that says when it is free: one fills while the other is copied."""
+        while len(self._staging) < 2:
+            event = check(cu.cuEventCreate(cu.CUevent_flags.CU_EVENT_DISABLE_TIMING), "creating an event")
+            self._staging.append((self.pinned(STAGE_BYTES)[0], event))
+        return self._staging
 
     def write(self, address: int, array: np.ndarray) -> None:
         """Copy `array` to device memory, in stream order; the host array may change at once."""
@@ -128,7 +143,7 @@ class Device:
             cu.cuMemFree(address)
         for host in self._pinned:
             cu.cuMemFreeHost(host)
-        self._allocations, self._pinned = [], []
+        self._allocations, self._pinned, self._staging = [], [], []
 
     def close(self) -> None:
         """Free everything and let the GPU go."""

@@ -76,10 +76,12 @@ def upload_weights(device: Device, graphs: list[StepGraph], stored: Mapping[str,
 class Program:
     """A model on one GPU: kernels, weights and caches that all its steps share, and the steps themselves."""
 
-    def __init__(self, model: Model, where: Folders, device: Device, progress: Progress = _silent) -> None:
+    def __init__(
+        self, model: Model, where: Folders, device: Device, progress: Progress = _silent, *, checked: bool = False
+    ) -> None:
         if model.ranks != 1:
             raise UsageError(f"{model.ranks} ranks on one GPU are not supported; use --tp 1 or --device cpu")
-        self.model, self.device, self.limits = model, device, Limits.of(model)
+        self.model, self.device, self.limits, self.checked = model, device, Limits.of(model), checked
         self.buckets = needed_buckets(self.limits)
         self.graphs = self._graphs()
         self.tiles = round_tiles(self.limits, model.drafter.spec.mask_id if model.drafter else 0)
@@ -100,7 +102,10 @@ class Program:
             graph = self.graphs[key]
             alias = {"committed": self.state.arrays["committed"], "pages": self.page_table}
             table = RowsBuffer(self.device, graph.rows, self.limits.sequences, self.columns, alias)
-            self._steps[key] = CudaStep(self.device, graph, self.launches[key], self.functions, self.shared, table)
+            plan = self.launches[key]
+            self._steps[key] = CudaStep(
+                self.device, graph, plan, self.functions, self.shared, table, checked=self.checked
+            )
         return self._steps[key]
 
     def capture(self, rows: int) -> RoundGraph:
@@ -145,13 +150,21 @@ class Program:
 
 
 def cuda_decoder(
-    model: Model, where: Folders, device: Device, *, captured: bool = True, progress: Progress = _silent
+    model: Model,
+    where: Folders,
+    device: Device,
+    *,
+    captured: bool = True,
+    checked: bool = False,
+    progress: Progress = _silent,
 ) -> Decoder:  # fmt: skip
-    """A decoder on one GPU. `captured=False` launches kernel by kernel from the host, step by step, for comparison."""
-    program = Program(model, where, device, progress)
+    """A decoder on one GPU. `captured=False` launches kernel by kernel from the host, step by step, for comparison;
+    `checked` also waits after each kernel, so that a fault names its op and YAML line.
+    """
+    program = Program(model, where, device, progress, checked=checked)
     caches = list(program.caches.values())
     steps = {name: program.step(name, program.buckets[-1]) for name in steps_of(model)}
-    if not captured:
+    if checked or not captured:
         return make_decoder(model, steps, caches)
     kind = functools.partial(
         CudaDecoder, device=device, state=program.state, page_table=program.page_table, capture=program.capture

@@ -69,7 +69,7 @@ class RoundState:
     def _check_alive(self, deadline: float) -> None:
         (status,) = cu.cuStreamQuery(self.device.stream)
         if int(status) not in (0, 600):  # success, not ready
-            check((status,), "running a round")
+            check((status,), "running a round (--check-kernels names the kernel)")
         if time.monotonic() > deadline:
             raise DeviceError(
                 f"a round did not end within {WAIT_SECONDS:.0f} s; the GPU hangs or another process holds it"

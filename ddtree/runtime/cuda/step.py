@@ -63,7 +63,8 @@ class RowsBuffer:
 class CudaStep:
     """A StepExecutor: uploads inputs and rows, launches every kernel, reads outputs.
 
-    shared  device address of every weight and cache by place      functions  loaded kernels by name
+    shared   device address of every weight and cache by place      functions  loaded kernels by name
+    checked  wait after each kernel of a run, so that a fault names its op
     """
 
     def __init__(
@@ -74,8 +75,10 @@ class CudaStep:
         functions: Mapping[str, Function],
         shared: Mapping[Place, int],
         rows: RowsBuffer,
+        *,
+        checked: bool = False,
     ) -> None:
-        self.device, self.graph, self.rows = device, graph, rows
+        self.device, self.graph, self.rows, self.checked = device, graph, rows, checked
         self.arena = device.alloc(graph.arena, f"arena of step {graph.name}")
         self.inputs = {t.name: device.alloc(t.nbytes, f"input {t.name}") for t in graph.inputs.values()}
         self.calls: list[Call] = []
@@ -120,7 +123,10 @@ class CudaStep:
         for name, t in self.graph.inputs.items():
             self.device.write(self.inputs[name], to_bits(np.asarray(inputs[name]), t.dtype))
         self.rows.write(rows)
-        self.launch()
+        if self.checked:
+            self.launch_checked()
+        else:
+            self.launch()
         return {name: self.read(t, rows) for name, t in self.graph.outputs.items()}
 
     def read(self, t: Tensor, rows: RowTable) -> np.ndarray:
