@@ -38,7 +38,6 @@ def _includes(text: str) -> list[str]:
     return _INCLUDE.findall(text)
 
 
-
 class HeaderReader:
     """Finds reachable headers below one include folder and reads each file once."""
 

@@ -90,7 +90,9 @@ def write_ranks(path: Path, words: list[bytes]) -> int:
     return len(tokens)
 
 
-def own_tokenizer(folder: Path, words: list[bytes], special: dict[str, int] | None = None, **tokenizer: Any) -> Tokenizer:
+def own_tokenizer(
+    folder: Path, words: list[bytes], special: dict[str, int] | None = None, **tokenizer: Any
+) -> Tokenizer:
     """A tokenizer whose vocabulary is all bytes, then `words`, then 4 special slots."""
     base = write_ranks(folder / "own.model", words)
     section = {

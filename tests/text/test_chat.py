@@ -54,7 +54,9 @@ def test_a_name_stands_for_the_role(chat: ChatFormat) -> None:
 
 def test_tools_come_first(chat: ChatFormat) -> None:
     text = chat.render([{"role": "system", "content": "S"}, user()], [WEATHER]).text
-    declaration = "# Tools\n\n## functions\nnamespace functions {\ntype get_weather = (_: {\n  city?: string\n}) => any;\n}\n"
+    declaration = (
+        "# Tools\n\n## functions\nnamespace functions {\ntype get_weather = (_: {\n  city?: string\n}) => any;\n}\n"
+    )
     assert text.startswith(
         f"<|im_system|>tool_declare<|im_middle|>{declaration}<|im_end|><|im_system|>system<|im_middle|>S<|im_end|>"
     )
@@ -74,7 +76,9 @@ def test_the_spec_selects_json(tiny: Tokenizer) -> None:
     assert '<|im_middle|>[{"type":"function","function":{"name"' in chat.render([user()], [WEATHER]).text
 
 
-@pytest.mark.parametrize("more", [{"reasoning": "R"}, {"reasoning_content": "R"}, {"reasoning": "R", "reasoning_content": "Q"}])
+@pytest.mark.parametrize(
+    "more", [{"reasoning": "R"}, {"reasoning_content": "R"}, {"reasoning": "R", "reasoning_content": "Q"}]
+)
 def test_reasoning_is_kept_after_the_last_answer_only(chat: ChatFormat, more: dict[str, str]) -> None:
     turns = [user(), assistant("A", **more), user(), assistant("B", tool_calls=[call(id="i")], **more)]
     text = body(chat, *turns)
@@ -147,7 +151,10 @@ def test_ids_are_special_tokens_and_joined_text(chat: ChatFormat, tiny: Tokenize
     [
         ([], "has no messages"),
         (["Hi"], r"messages\[0\]: must be an object"),
-        ([user(), {"role": "assistent", "content": "a"}], r"messages\[1\]: role must be one of system, user, .*'assistent'"),
+        (
+            [user(), {"role": "assistent", "content": "a"}],
+            r"messages\[1\]: role must be one of system, user, .*'assistent'",
+        ),
         ([{"content": "a"}], "role must be one of"),
         ([{"role": ["user"], "content": "a"}], "role must be one of"),
         ([user(None)], "needs content"),

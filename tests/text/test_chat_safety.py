@@ -44,7 +44,12 @@ def test_a_special_name_in_any_field_stays_text(chat: ChatFormat, tiny: Tokenize
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from([*NAMES, "<", ">", "|", "[", "]", "im_end", "<|im_", "end|>", "think", "\U000f0000", "a"]), max_size=6))
+@given(
+    st.lists(
+        st.sampled_from([*NAMES, "<", ">", "|", "[", "]", "im_end", "<|im_", "end|>", "think", "\U000f0000", "a"]),
+        max_size=6,
+    )
+)
 def test_any_mixture_stays_text(chat: ChatFormat, tiny: Tokenizer, pieces: list[str]) -> None:
     text = "".join(pieces) or "x"
     prompt = chat.render([{"role": "user", "content": [{"type": "text", "text": piece} for piece in pieces] or "x"}])

@@ -30,12 +30,19 @@ def test_the_whole_frame() -> None:
         "description": "Get the weather",
         "parameters": {
             "type": "object",
-            "properties": {"unit": {"type": "string", "enum": ["c", "f"]}, "city": {"type": "string", "description": "City name"}},
+            "properties": {
+                "unit": {"type": "string", "enum": ["c", "f"]},
+                "city": {"type": "string", "description": "City name"},
+            },
             "required": ["city"],
         },
     }
     now = {"name": "now"}
-    tools: list[dict[str, Any]] = [{"type": "function", "function": weather}, {"type": "web"}, {"type": "function", "function": now}]
+    tools: list[dict[str, Any]] = [
+        {"type": "function", "function": weather},
+        {"type": "web"},
+        {"type": "function", "function": now},
+    ]
     assert typescript_declaration(tools) == (
         "# Tools\n\n## functions\nnamespace functions {\n"
         '// Get the weather\ntype get_weather = (_: {\n  // City name\n  city: string,\n  unit?: "c" | "f"\n}) => any;\n'
@@ -85,7 +92,10 @@ def test_types(schema: Any, written: str) -> None:
     ("schema", "comments"),
     [
         ({"type": "string", "description": "one\n\ntwo"}, "  // one\n\n  // two\n"),
-        ({"type": "string", "pattern": "^a", "minLength": 1, "maxLength": 9}, "  // maxLength: 9, minLength: 1, pattern: ^a\n"),
+        (
+            {"type": "string", "pattern": "^a", "minLength": 1, "maxLength": 9},
+            "  // maxLength: 9, minLength: 1, pattern: ^a\n",
+        ),
         ({"type": "integer", "minimum": 0, "maximum": 2, "minLength": 1}, "  // maximum: 2, minimum: 0\n"),
         ({"type": "array", "minItems": 1, "maxItems": 2}, "  // maxItems: 2, minItems: 1\n"),
         ({"type": "string", "default": "a"}, '  // Default: "a"\n'),
@@ -122,7 +132,10 @@ def test_definitions_become_interfaces() -> None:
 
 def test_a_schema_that_contains_itself_gets_a_name() -> None:
     schema = {"type": "object", "properties": {"next": {"$ref": "#"}, "a": {"type": "string"}}, "required": ["a"]}
-    assert declare(schema) == "interface parameters {\n  next?: parameters,\n  a: string\n}\ntype f = (_: parameters) => any;"
+    assert (
+        declare(schema)
+        == "interface parameters {\n  next?: parameters,\n  a: string\n}\ntype f = (_: parameters) => any;"
+    )
 
 
 @pytest.mark.parametrize(

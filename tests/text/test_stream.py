@@ -47,7 +47,9 @@ def test_every_division_of_utf8_shows_whole_code_points(letters: Tokenizer, text
         assert shown == text and stream.finish() == ""
 
 
-@pytest.mark.parametrize("damaged", [b"\xf0\x9f\x99", b"a\x80b", b"\xe4\xbd", b"\xff\xfe", b"\xf0\x9fx", b"\xed\xa0\x80"])
+@pytest.mark.parametrize(
+    "damaged", [b"\xf0\x9f\x99", b"a\x80b", b"\xe4\xbd", b"\xff\xfe", b"\xf0\x9fx", b"\xed\xa0\x80"]
+)
 def test_every_division_of_invalid_bytes_equals_the_whole(letters: Tokenizer, damaged: bytes) -> None:
     for runs in divisions(list(damaged)):
         assert run(TextStream(letters), runs) == damaged.decode(errors="replace")

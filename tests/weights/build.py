@@ -25,7 +25,9 @@ def describe(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     cursor = 0
     for name, array in tensors.items():
         table[name] = {
-            "dtype": DTYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [cursor, cursor + array.nbytes]
+            "dtype": DTYPES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [cursor, cursor + array.nbytes],
         }
         cursor += array.nbytes
     return table

@@ -100,7 +100,9 @@ def test_broken_ignore_rule(folder: Path) -> None:
 
 
 def test_extra_tensors_are_named_with_what_they_may_be(folder: Path) -> None:
-    message = refuse(folder, r"tensor 'text.head.weight' \(BF16 \[6, 8\]\) belongs to no weight", weights=WEIGHTS[:2], ignore=())
+    message = refuse(
+        folder, r"tensor 'text.head.weight' \(BF16 \[6, 8\]\) belongs to no weight", weights=WEIGHTS[:2], ignore=()
+    )
     assert "2 more tensors unknown, 'text.bias', 'vision.patch'" in message
     weights = [*WEIGHTS[:2], Weight("head", "norm.weight", (8,)), WEIGHTS[3]]
     assert "b.safetensors: tensor 'text.head.weight'" in refuse(folder, "nearest is 'text.norm.weight'", weights)
@@ -203,7 +205,9 @@ def test_index_and_shard_of_different_revisions(folder: Path) -> None:
     write_index(folder, where | {"text.new": "a.safetensors"})
     refuse(folder, "a.safetensors: tensor 'text.new' is in the index but not in the shard: .* different revisions")
     write_index(folder, {name: file for name, file in where.items() if name not in ("text.bias", "text.head.weight")})
-    refuse(folder, r"b.safetensors: tensor 'text.bias' is in the shard but not in the index: .* \(1 more tensor affected\)")
+    refuse(
+        folder, r"b.safetensors: tensor 'text.bias' is in the shard but not in the index: .* \(1 more tensor affected\)"
+    )
     write_index(folder, where | {"text.bias": "a.safetensors"})
     refuse(folder, "a.safetensors: tensor 'text.bias' is in the index but not in the shard")
 

@@ -32,7 +32,10 @@ def attention(layer: int, shard: Shard) -> list[Weight]:
         "self_attn.kv_b_proj": ((512, LATENT), 0),
         "self_attn.o_proj": ((HIDDEN, 256), 1),
     }
-    return [Weight(base + name, f"{base}{name}.weight", shape, split=split, shard=shard) for name, (shape, split) in rows.items()]
+    return [
+        Weight(base + name, f"{base}{name}.weight", shape, split=split, shard=shard)
+        for name, (shape, split) in rows.items()
+    ]
 
 
 def mlp(base: str, width: int, shard: Shard, dtype: DType = DType.BF16, count: int = 0) -> list[Weight]:
@@ -120,18 +123,27 @@ def test_ranks_together_are_the_whole(checkpoint: Checkpoint, size: int) -> None
 
 
 def test_expert_width_of_four_groups_cannot_serve_eight_ranks(checkpoint: Checkpoint) -> None:
-    with pytest.raises(WeightsError, match=r"each of 8 ranks needs whole groups of 32 INT4 weights of axis 1, but 128 / 8 = 16"):
+    with pytest.raises(
+        WeightsError, match=r"each of 8 ranks needs whole groups of 32 INT4 weights of axis 1, but 128 / 8 = 16"
+    ):
         checkpoint.check(target(Shard(8)))
 
 
 def test_wrong_prefix_shows_the_right_name() -> None:
-    with pytest.raises(WeightsError, match=r"'model.embed_tokens.weight' .* nearest is 'language_model.model.embed_tokens.weight'"):
+    with pytest.raises(
+        WeightsError, match=r"'model.embed_tokens.weight' .* nearest is 'language_model.model.embed_tokens.weight'"
+    ):
         Checkpoint.open(MODELS / "kimi_tiny").check(target())
 
 
 def test_drafter_config() -> None:
     path = MODELS / "kimi_tiny_dflash/config.json"
-    expected = {"block_size": 8, "dflash_config.target_layer_ids": (1, 3, 5), "sliding_window": 256, "rope_scaling": None}
+    expected = {
+        "block_size": 8,
+        "dflash_config.target_layer_ids": (1, 3, 5),
+        "sliding_window": 256,
+        "rope_scaling": None,
+    }
     check_config(path, expected, lambda key: f"dflash_tiny.yaml:1:1 ({key})", optional={"is_causal"})
     with pytest.raises(WeightsError, match=r"dflash_tiny.yaml:9:5 gives block_size = 16, found 8"):
         check_config(path, {"block_size": 16}, lambda _: "dflash_tiny.yaml:9:5")

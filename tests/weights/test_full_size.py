@@ -25,7 +25,11 @@ def layer_weights(layer: int) -> list[Weight]:
         "self_attn.kv_a_proj_with_mqa": (576, HIDDEN), "self_attn.kv_b_proj": (16384, 512), "self_attn.o_proj": (HIDDEN, 8192),
     }  # fmt: skip
     mlp, width = ("mlp", 18432) if layer == 0 else ("mlp.shared_experts", WIDTH)
-    dense |= {f"{mlp}.gate_proj": (width, HIDDEN), f"{mlp}.up_proj": (width, HIDDEN), f"{mlp}.down_proj": (HIDDEN, width)}
+    dense |= {
+        f"{mlp}.gate_proj": (width, HIDDEN),
+        f"{mlp}.up_proj": (width, HIDDEN),
+        f"{mlp}.down_proj": (HIDDEN, width),
+    }
     if layer == 0:
         return [Weight(base + name, f"{base}{name}.weight", shape) for name, shape in dense.items()]
     dense["mlp.gate"] = (EXPERTS, HIDDEN)

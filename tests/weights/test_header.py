@@ -96,7 +96,9 @@ def test_one_broken_field(tmp_path: Path, changes: dict[str, Any], message: str)
 
 
 def test_tensor_that_is_no_object(tmp_path: Path) -> None:
-    refuse(tmp_path / "x.safetensors", file_bytes(describe(TENSORS) | {"b": [1]}, DATA), "tensor 'b': expected an object")
+    refuse(
+        tmp_path / "x.safetensors", file_bytes(describe(TENSORS) | {"b": [1]}, DATA), "tensor 'b': expected an object"
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,10 @@ def test_tensor_that_is_no_object(tmp_path: Path) -> None:
         (file_bytes(entry().replace(b'"shape"', b'"dtype": "F32", "shape"'), bytes(4)), "key 'dtype' appears twice"),
         (file_bytes(describe(TENSORS), DATA[:-1]), "tensor 'c': expected 28 bytes of data, found 27: .* truncated"),
         (file_bytes(describe(TENSORS), DATA[:10]), "tensor 'b': expected 28 bytes of data, found 10: .* truncated"),
-        (file_bytes(describe(TENSORS), DATA + b"x"), "expected 28 bytes of data, found 29: bytes that belong to no tensor"),
+        (
+            file_bytes(describe(TENSORS), DATA + b"x"),
+            "expected 28 bytes of data, found 29: bytes that belong to no tensor",
+        ),
     ],
 )
 def test_broken_file(tmp_path: Path, raw: bytes, message: str) -> None:

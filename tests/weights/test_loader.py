@@ -152,7 +152,9 @@ def test_damaged_values(tmp_path: Path, name: str, place: tuple[int, ...], value
     with pytest.raises(WeightsError, match=rf"model\.safetensors: tensor '{name}': {message}") as caught:
         load(weights(), opened)
     assert "\n" not in str(caught.value)
-    sharded = [weight for weight in weights(Shard(2, 1)) if weight.name in ("rows", "columns", "stack", "up", "norm", "bias")]
+    sharded = [
+        weight for weight in weights(Shard(2, 1)) if weight.name in ("rows", "columns", "stack", "up", "norm", "bias")
+    ]
     with pytest.raises(WeightsError, match=message):  # the place is one of the file, not of the rank's part
         load(sharded, opened)
 
