@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ddtree.graph.model import load
+from ddtree.graph.rows import RowTable
 from ddtree.runtime.decoder import Decoder, Sampling
 from tests.steps.emulated import KIMI_TINY, emulated_decoder
 
@@ -17,13 +19,24 @@ GREEDY = Sampling()
 SAMPLED = Sampling(0.9, 40, 0.95, 11)
 
 
-def generate(d: Decoder, prompt: list[int], tokens: int, sampling: Sampling) -> list[int]:
+def generate(d: Decoder, prompt: list[int], tokens: int, sampling: Sampling) -> tuple[list[int], list[bytes]]:
+    """The tokens, and the bits of the logits that each but the first was chosen from."""
     slot, token = d.start(prompt, sampling, tokens)
-    ids = [token]
+    verify, seen = d.steps["verify"].run, {}
+
+    def recorded(inputs: Mapping[str, np.ndarray], rows: RowTable) -> dict[str, np.ndarray]:
+        seen.update(out := verify(inputs, rows))
+        return out
+
+    d.steps["verify"].run = recorded  # type: ignore[method-assign]
+    ids, bits = [token], []
     while len(ids) < tokens:
-        ids += d.round()[slot].emitted
+        done = d.round()[slot]
+        ids += done.emitted
+        bits += [seen["logits"][node].tobytes() for node in done.path]  # one sequence: a row is a node
+    d.steps["verify"].run = verify  # type: ignore[method-assign]
     d.end(slot)
-    return ids[:tokens]
+    return ids[:tokens], bits[: tokens - 1]
 
 
 @pytest.fixture(scope="module")
