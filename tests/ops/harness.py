@@ -38,6 +38,7 @@ from ddtree.runtime.kv import NumpyCache
 from ddtree.runtime.weights.int4 import Int4
 from ddtree.templates.kernel import Kernel
 from ddtree.templates.render import INCLUDE, render
+from ddtree.templates.target import Target
 from ddtree.templates.target import target as find_target
 from tests.emulator import SCHEDULES, Module, Schedule
 from tests.ops.memory import OpMemory, copy_cache
@@ -65,17 +66,22 @@ def emulate(
     delayed: bool = True,
     mode: Literal["fast", "check"] = "fast",
     mutation: Mutation | None = None,
-    target: str = "compute_120f",
+    target: str | Target = "compute_120f",
     tuning: dict[str, int] | None = None,
+    workspaces: Sequence[str] = (),
 ) -> Results:
     """What the op's kernels make of `inputs`; see the module's text.
 
-    tree      decode kernels (True) or prefill kernels (False); default: what the row table is
-    schedule  one of SCHEDULES: in which order the emulator runs threads
-    delayed   asynchronous copies arrive at the wait, not at the issue
-    mode      `fast`, or `check`, which also finds races
+    tree        decode kernels (True) or prefill kernels (False); default: what the row table is
+    schedule    one of SCHEDULES: in which order the emulator runs threads
+    delayed     asynchronous copies arrive at the wait, not at the issue
+    mode        `fast`, or `check`, which also finds races
+    target      a Target of few `sms` gives a block several items
+    workspaces  their contents become results too, as `workspace:NAME`: flat float32, 0 where nothing was written. Two orders
+                of a sum differ there, but seldom in what was rounded to BF16
     """
-    kernels = render(op, find_target(target), tree=rows.tree if tree is None else tree, tuning=tuning)
+    made_for = find_target(target) if isinstance(target, str) else target
+    kernels = render(op, made_for, tree=rows.tree if tree is None else tree, tuning=tuning)
     memory = OpMemory(op, inputs, rows, tuple(k.tile for k in kernels))
 
     def run() -> Results:
@@ -87,7 +93,7 @@ def emulate(
                 kernel.name, tile.grid, tile.block, memory.arguments(tile), tile.smem, schedule,
                 cooperative=tile.coresident, delayed_copies=delayed,
             )  # fmt: skip
-        return memory.results()
+        return memory.results() | {f"workspace:{name}": memory.workspace(name) for name in workspaces}
 
     first = run()
     if not memory.workspaces_restored():

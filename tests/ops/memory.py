@@ -109,6 +109,10 @@ class OpMemory:
         """Whether every workspace holds its fill byte again."""
         return all(bool((b.array == b.start).all()) for arg, b in self.buffers.items() if arg.kind == "workspace")
 
+    def workspace(self, name: str) -> np.ndarray:
+        """A copy of what a workspace holds, as float32 whatever it is."""
+        return self.buffers[Arg("workspace", name)].array.view(np.float32).copy()
+
     def results(self) -> dict[str, Any]:
         """Live rows of the outputs by field, and every cache that a kernel had; fails if anything else was written."""
         made: dict[str, Any] = {}

@@ -119,24 +119,39 @@ def test_no_rows(shape: tuple[int, int], rng: np.random.Generator) -> None:
         assert emulate(op, inputs, rows, tree=tree)["y"].shape == (0, shape[0])
 
 
+def check_launches(op: Op, steps: list[tuple[int, int]], rng: np.random.Generator, run=emulate) -> set[int]:
+    """Each generated row has the same fp32 sums in steps of all (capacities, live rows), on every target, and where the
+    weight's first 16 rows are a weight of their own, which more blocks share. Returns over how many blocks sums went."""
+    inputs = random_inputs(op, decode_rows([3] * max(live for _, live in steps)), rng)
+    whole = run(op, inputs, decode_rows([3] * len(inputs["x"])))["y"]
+    splits = set()
+    for capacity, live in steps:
+        for target in TARGETS:
+            for out in (op.weight.shape[0], 16):
+                step = linear(out, op.weight.shape[1], capacity, dtype="fp32")
+                few = {"x": inputs["x"][:live], "weight": inputs["weight"][:out]}
+                made = run(step, few, decode_rows([3] * live), target=target)["y"]
+                assert_same_bits(made, whole[:live, :out], f"{out} outputs at capacity {capacity} on {target}")
+                splits.add(rendered(step, tree=True, target=target)[0].tile.constants["split"])
+    return splits
+
+
 @pytest.mark.parametrize("tree", [True, False], ids=["generated", "prompt"])
 def test_a_row_does_not_depend_on_its_company(tree: bool, rng: np.random.Generator) -> None:
-    op, rows = linear(40, 776), decode_rows(list(range(64)))
+    op, rows = linear(40, 776, dtype="fp32"), decode_rows(list(range(64)))
     check_row_invariance(op, random_inputs(op, rows, rng), rows, tree=tree)
 
 
 def test_a_row_does_not_depend_on_the_launch(rng: np.random.Generator) -> None:
-    """The sum over 16 slices is one tree, whether a warp has one slice or two and a tile one block or several."""
-    op, rows = linear(576, 2048), decode_rows([3] * 12)
+    large, small = linear(576, 2048, dtype="fp32"), linear(24, 504, dtype="fp32")
+    assert check_launches(large, [(64, 1), (33, 9), (16, 16), (8, 3), (4, 4), (1, 1)], rng) == {1, 2, 16}
+    assert check_launches(small, [(64, 33), (33, 33), (16, 9), (8, 8), (4, 2), (1, 1)], rng) == {4}
+
+
+def test_a_row_does_not_depend_on_the_depth_of_the_rings(rng: np.random.Generator) -> None:
+    op, rows = linear(576, 2048, dtype="fp32"), decode_rows([3] * 12)
     inputs = random_inputs(op, rows, rng)
-    want = emulate(op, inputs, rows)["y"]
-    small = dataclasses.replace(op, x=tensor(12, 2048), y=tensor(12, 576))
-    for other, options in ((op, {"target": "sm_90a"}), (small, {}), (op, {"tuning": {"stages": 1}})):
-        assert_same_bits(emulate(other, inputs, rows, **options)["y"], want, f"{options}")
-    part = dataclasses.replace(op, weight=weight(64, 2048), y=tensor(64, 64))
-    made = emulate(part, inputs | {"weight": inputs["weight"][:64]}, rows)["y"]
-    assert tile_of(part, True)["split"] != tile_of(op, True)["split"]
-    assert_same_bits(made, want[:, :64], "the first rows of the weight alone")
+    assert_same_bits(emulate(op, inputs, rows, tuning={"stages": 1})["y"], emulate(op, inputs, rows)["y"])
 
 
 def test_schedules_and_races(rng: np.random.Generator) -> None:
@@ -189,3 +204,4 @@ def catches(run) -> None:
     check(linear(24, 504, 72), prompt_rows([66]), rng, run)  # over four warps; a second group of rows
     check(linear(360, 40, 1024), prompt_rows([3]), rng, run)  # four tiles a block, the last block has three
     check(linear(6024, 2048, 8), decode_rows([3] * 2), rng, run)  # two slices a warp
+    check_launches(linear(576, 2048, 4, dtype="fp32"), [(1, 1), (16, 2)], rng, run)  # sums over 1, 2 and 16 blocks

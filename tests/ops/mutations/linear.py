@@ -29,4 +29,9 @@ MUTATIONS = [
     ("product.cuh", "if (ticket[0] != Config::split - 1) return;", "if (ticket[0] != 1) return;"),
     # a group of rows writes over the first one
     ("product.cuh", "y + size_t(first) * Config::y_stride", "y"),
-]
+    # terms are added from left to right: another sum for every number of warps and blocks
+    ("product.cuh", "a = tree_sum<Count / 2>(term, at), b = tree_sum<Count / 2>(term, at + Count / 2)",
+     "a = tree_sum<Count - 1>(term, at), b = term(at + Count - 1)"),
+    # the last block to arrive adds its own share first
+    ("product.cuh", "shares + (b * P::kTokens + token)", "shares + ((b + part) % Config::split * P::kTokens + token)"),
+]  # fmt: skip
