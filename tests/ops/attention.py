@@ -1,8 +1,14 @@
-"""What the tests of both attentions share: how far a kernel may be from the reference."""
+"""What the tests of both attentions share: how far a kernel may be from the reference, and its partial results."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+
+from ddtree.graph.op import Op
+from ddtree.graph.rows import RowTable
 
 
 def assert_attention(got: np.ndarray, want: np.ndarray) -> None:
@@ -18,3 +24,15 @@ def assert_attention(got: np.ndarray, want: np.ndarray) -> None:
     worst = np.unravel_index(error.argmax(), error.shape)
     assert error.max() <= 2**-7, f"head {worst[1]} of row {worst[0]} off by {error.max():.1e} of its length"
     assert error.mean() <= 2**-8, f"heads off by {error.mean():.1e} of their length on average"
+
+
+def attend(run: Callable[..., Any], op: Op, inputs: dict[str, Any], rows: RowTable, **options: Any) -> dict[str, np.ndarray]:
+    """All that an attention makes of live rows, rows first: `y`, and in fp32 `sums` [rows, part, heads, width] and `stats`
+    [rows, part, heads, 2] of attention_merge.cuh, 0 for parts that the row does not have."""
+    made = run(op, inputs, rows, workspaces=("sums", "stats"), **options)
+    capacity, heads, width = op.y.shape
+    found = {"y": made["y"]}
+    for name, last in (("sums", width), ("stats", 2)):
+        parts = made[f"workspace:{name}"].reshape(-1, capacity, heads, last)
+        found[name] = parts.swapaxes(0, 1)[: len(rows)]
+    return found

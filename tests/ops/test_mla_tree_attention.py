@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
+from ddtree.graph.numerics import round_bf16
 from ddtree.graph.op import Op, OpError
 from ddtree.graph.ops import MlaTreeAttention
 from ddtree.graph.rope import Rope, Yarn
 from ddtree.graph.rows import RowTable
 from ddtree.templates.target import SHARED_LIMIT
 from ddtree.templates.tiles.mla_tree_attention import segments
-from tests.ops.attention import assert_attention
+from tests.ops.attention import assert_attention, attend
 from tests.ops.harness import (
     ROW_COUNTS,
     SCHEDULES,
-    Results,
     assert_same_bits,
     cache,
     check_row_invariance,
@@ -114,7 +115,7 @@ def test_no_rows(rng: np.random.Generator) -> None:
         assert emulate(op, case(op, rows, rng), rows)["y"].shape[0] == 0
 
 
-def plain_decoding(op: Op, inputs: dict, rows: RowTable, row: int, run) -> Results:
+def plain_decoding(op: Op, inputs: dict, rows: RowTable, row: int, run) -> dict[str, np.ndarray]:
     """The row as plain decoding of its path would have it: its ancestors committed, itself the root."""
     sequence, path = int(rows.sequence[row]), rows.path(row)
     kept = copy_cache(inputs["cache"])
@@ -122,7 +123,7 @@ def plain_decoding(op: Op, inputs: dict, rows: RowTable, row: int, run) -> Resul
     committed = rows.committed.copy()
     committed[sequence] += len(path) - 1
     alone = dataclasses.replace(take(rows, [row]) if len(path) == 1 else orphan(rows, row), committed=committed)
-    return run(with_rows(op, 1), {"q": inputs["q"][[row]], "cache": kept}, alone)
+    return attend(run, with_rows(op, 1), {"q": inputs["q"][[row]], "cache": kept}, alone)
 
 
 def orphan(rows: RowTable, row: int) -> RowTable:
@@ -130,13 +131,16 @@ def orphan(rows: RowTable, row: int) -> RowTable:
 
 
 def check_plain_decoding(op: Op, rows: RowTable, picks: list[int], rng: np.random.Generator, run=emulate) -> None:
+    """y, and before its rounding the partial results, are the same in a shuffled tree and in plain decoding."""
     inputs = case(op, rows, rng)
-    tree = run(op, inputs, rows)["y"]
+    tree = attend(run, op, inputs, rows)
     shuffle = rng.permutation(len(rows))
-    shuffled = run(op, inputs | {"q": inputs["q"][shuffle]}, take(rows, shuffle))["y"]
-    assert_same_bits(shuffled, tree[shuffle], "a shuffled tree")
+    shuffled = attend(run, op, inputs | {"q": inputs["q"][shuffle]}, take(rows, shuffle))
+    for name in tree:
+        assert_same_bits(shuffled[name], tree[name][shuffle], f"{name} of a shuffled tree")
     for row in picks:
-        assert_same_bits(plain_decoding(op, inputs, rows, row, run)["y"], tree[[row]], f"row {row} in plain decoding")
+        for name, alone in plain_decoding(op, inputs, rows, row, run).items():
+            assert_same_bits(alone, tree[name][[row]], f"{name} of row {row} in plain decoding")
 
 
 def deepest(rows: RowTable) -> list[int]:
@@ -149,6 +153,53 @@ def test_a_tree_row_has_the_bits_of_plain_decoding(committed: list[int], rng: np
     for chain in (False, True):
         rows = tree_rows(committed, [40 // len(committed)] * len(committed), chain=chain, free_slots=True, seed=len(committed))
         check_plain_decoding(attention(64), rows, deepest(rows), rng)
+
+
+def check_stats(op: Op, rows: RowTable, rng: np.random.Generator, run=emulate) -> None:
+    """log2 of the sum of weights of each row, segment and head is that of fp64 up to 1e-5: scores below 20 are sums of some
+    hundred products in fp32. Rounding the weights to bf16 would move it by about 2**-9 / sqrt(keys), 1e-4."""
+    inputs = case(op, rows, rng)
+    stats = attend(run, op, inputs, rows)["stats"].astype(np.float64)
+    for r in range(len(rows)):
+        keys = inputs["cache"].gather(rows, r).astype(np.float64)
+        scores = inputs["q"][r].astype(np.float64) @ keys.T * (op.scale * np.log2(np.e))
+        segment = np.array([segments(n + 1) - 1 for n in range(len(keys))])
+        for at in range(segments(op.cache.context)):
+            if at > segment[-1]:
+                assert not stats[r, at].any(), f"row {r} has no segment {at}"
+                continue
+            want = np.logaddexp2.reduce(scores[:, segment == at], axis=1)
+            got = stats[r, at, :, 0] + np.log2(stats[r, at, :, 1])
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-5, err_msg=f"segment {at} of row {r}")
+
+
+@pytest.mark.parametrize("committed", [5000, 8192 + 460, 65536 + 1990])
+def test_segments_end_where_the_launch_says(committed: int, rng: np.random.Generator) -> None:
+    check_stats(attention(1, 1, rope=16, context=70000), decode_rows([committed]), rng)
+
+
+def test_sums_of_weights_before_their_rounding(rng: np.random.Generator) -> None:
+    check_stats(attention(16), tree_rows([250, 140, 0], [7, 8, 1], free_slots=True), rng)
+
+
+def far_apart(op: Op, rows: RowTable, rng: np.random.Generator) -> dict[str, Any]:
+    """Queries and keys whose scores, in base 2, are all below -200."""
+    inputs = case(op, rows, rng)
+    kept = inputs["cache"]
+    kept.rows, kept.scratch = (round_bf16(x / 8 - 2) for x in (kept.rows, kept.scratch))
+    inputs["q"] = round_bf16(inputs["q"] / 8 + 6)
+    return inputs
+
+
+def check_low_scores(op: Op, rows: RowTable, rng: np.random.Generator, run=emulate) -> None:
+    inputs = far_apart(op, rows, rng)
+    made = attend(run, op, inputs, rows)
+    assert made["stats"][..., 0].min() < made["stats"][:, 0, :, 0].max() < -200
+    assert_attention(made["y"], reference(op, inputs, rows)["y"])
+
+
+def test_scores_far_below_zero(rng: np.random.Generator) -> None:
+    check_low_scores(attention(8), tree_rows([200, 0], [4, 2]), rng)
 
 
 def test_a_row_does_not_depend_on_its_company(rng: np.random.Generator) -> None:
@@ -204,3 +255,7 @@ def catches(run) -> None:
         check(op, take(rows, rng.permutation(len(rows))), rng, step)
     check(attention(16, 12), tree_rows([40], [3]), rng, run)
     check(op, prompt_rows([7, 3, 2], start=[30, 63, 0]), rng, run)
+    check_low_scores(attention(8), tree_rows([200, 0], [4, 2]), rng, run)
+    check_stats(op, decode_rows([250]), rng, run)
+    for committed in (5000, 8192 + 460):
+        check_stats(attention(1, 1, rope=16, context=70000), decode_rows([committed]), rng, run)

@@ -19,4 +19,23 @@ MUTATIONS = [
     ("row_groups.cuh", "earlier += theirs == sequence && other < row", "earlier += other < row"),
     ("row_groups.cuh", "min(GROUP, siblings[start[group]] - earlier[start[group]])", "GROUP"),
     ("attention_merge.cuh", "fmaf(theirs.y, weight, total * keep)", "fmaf(theirs.y, weight, total)"),
-]
+    # weights are added from left to right: another sum for every number of keys that a thread has
+    (ATTENTION, """    for (int distance = 1; distance < TILES; distance *= 2)
+#pragma unroll
+        for (int k = 0; k < TILES; k += 2 * distance) p[k] += p[k + distance];""",
+     "    for (int k = 1; k < TILES; ++k) p[0] += p[k];"),
+    # quarters of a score are added in another order where rows share keys
+    (ATTENTION, "const float s = (shared.scores[0][query][first + k] + shared.scores[1][query][first + k]) +",
+     "const float s = TILES > 1 ? (shared.scores[0][query][first + k] + shared.scores[1][query][first + k] +"
+     " shared.scores[2][query][first + k]) + shared.scores[3][query][first + k] :"
+     " (shared.scores[0][query][first + k] + shared.scores[1][query][first + k]) +"),
+    # the weights' sum is that of the rounded weights
+    (ATTENTION, "shared.weights[query][first + k] = to_bf16(p[k]);",
+     "shared.weights[query][first + k] = to_bf16(p[k]), p[k] = to_float(shared.weights[query][first + k]);"),
+    # two segments for the same positions
+    (ATTENTION, "return position < 8192 ?", "return position < 4096 ?"),
+    # a segment ends before the next one begins
+    (ATTENTION, "64 + (position - 8192) / 512", "64 + (position - 8192 + 64) / 512"),
+    # scores below zero: every weight of the merge vanishes
+    ("attention_merge.cuh", "float peak = kNoPeak, total = 0.f;", "float peak = 0.f, total = 0.f;"),
+]  # fmt: skip
