@@ -8,15 +8,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
+from ddtree.graph.numerics import round_bf16
 from ddtree.graph.op import Op, OpError
 from ddtree.graph.ops import DraftAttention
 from ddtree.graph.rows import RowTable
-from ddtree.templates.target import SHARED_LIMIT
-from tests.ops.attention import assert_attention
+from ddtree.templates.target import SHARED_LIMIT, TARGETS
+from tests.ops.attention import assert_attention, attend
 from tests.ops.harness import (
     SCHEDULES,
     assert_same_bits,
@@ -34,6 +36,7 @@ from tests.ops.harness import (
 )
 
 BLOCK = 8
+TWO_SMS = dataclasses.replace(TARGETS["compute_120f"], sms=2)
 
 
 def attention(
@@ -107,14 +110,16 @@ def test_no_rows(rng: np.random.Generator) -> None:
 
 
 def check_company(op: Op, rows: RowTable, picks: Sequence[Sequence[int]], rng: np.random.Generator, run=emulate) -> None:
-    """The blocks of the sequences `picks`, alone and in any order, have the bits that they have together."""
+    """The blocks of the sequences `picks`, alone and in any order, have the bits that they have together, and so have
+    their partial results in fp32."""
     inputs = random_inputs(op, rows, rng)
-    together = run(op, inputs, rows)["y"]
+    together = attend(run, op, inputs, rows)
     for pick in picks:
         keep = np.concatenate([rows.of(s) for s in pick])
         few = inputs | {name: inputs[name][keep] for name in ("q", "k", "v")}
         for step in (op, with_rows(op, len(keep))):
-            assert_same_bits(run(step, few, take(rows, keep))["y"], together[keep], f"sequences {pick}")
+            for name, made in attend(run, step, few, take(rows, keep)).items():
+                assert_same_bits(made, together[name][keep], f"{name} of sequences {pick}")
 
 
 @pytest.mark.parametrize("window", [0, 256])
@@ -127,9 +132,38 @@ def test_a_block_does_not_depend_on_its_company(window: int, rng: np.random.Gene
 def test_a_block_does_not_depend_on_the_launch(rng: np.random.Generator) -> None:
     op, rows = attention(16), blocks([300, 70])
     inputs = random_inputs(op, rows, rng)
-    want = emulate(op, inputs, rows)["y"]
-    for other in ({"target": "sm_90a"}, {"tuning": {"blocks_per_sm": 1}}, {"tree": True}):
-        assert_same_bits(emulate(op, inputs, rows, **other)["y"], want, f"y with {other}")
+    want = attend(emulate, op, inputs, rows)
+    for other in ({"target": "sm_90a"}, {"target": TWO_SMS}, {"tuning": {"blocks_per_sm": 1}}, {"tree": True}):
+        for name, made in attend(emulate, op, inputs, rows, **other).items():
+            assert_same_bits(made, want[name], f"{name} with {other}")
+
+
+def check_items_in_turn(rng: np.random.Generator, run=emulate) -> None:
+    """Two blocks take eight items of one, two or three tiles each, under the watch for races."""
+    op, rows = attention(16, 4, 2, 16, context=128), blocks([0, 20, 33, 100], 2)
+    step = partial(run, target=TWO_SMS, tuning={"blocks_per_sm": 1}, mode="check")
+    check(op, rows, rng, step)
+
+
+def test_a_block_takes_items_in_turn(rng: np.random.Generator) -> None:
+    check_items_in_turn(rng)
+
+
+def far_apart(op: Op, rows: RowTable, rng: np.random.Generator) -> dict[str, Any]:
+    """Queries and keys whose scores, in base 2, are all below -200."""
+    inputs = random_inputs(op, rows, rng)
+    inputs["q"], inputs["k"] = round_bf16(inputs["q"] / 8 + 8), round_bf16(inputs["k"] / 8 - 4)
+    inputs["keys"].rows = round_bf16(inputs["keys"].rows / 8 - 4)
+    return inputs
+
+
+def test_scores_far_below_zero(rng: np.random.Generator) -> None:
+    for window in (0, 64):
+        op, rows = attention(16, window=window, context=1024), blocks([300, 0])
+        inputs = far_apart(op, rows, rng)
+        made = attend(emulate, op, inputs, rows)
+        assert made["stats"][:, 0, :, 0].max() < -200
+        assert_attention(made["y"], reference(op, inputs, rows)["y"])
 
 
 @pytest.mark.parametrize("window", [0, 64])
@@ -158,3 +192,4 @@ def catches(run) -> None:
         check_company(op, blocks([300, -1, 5, 130]), [[3], [2, 0]], rng, step)
         check(op, blocks([300, 64, 31]), rng, step)
     check(attention(64, 6, 2, 16), blocks([40], 40), rng, run)
+    check_items_in_turn(rng, run)

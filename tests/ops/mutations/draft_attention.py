@@ -18,4 +18,6 @@ MUTATIONS = [
     (ATTENTION, "const int end = part < cut.parts - 1 ?", "const int end = part < cut.parts ?"),
     (ATTENTION, "first_tile() const { return first / kDraftKeys; }", "first_tile() const { return first / kDraftKeys + 1; }"),
     (ATTENTION, "__syncthreads();   // this tile is there, the other buffer is free", ""),
+    # fast warps fetch the next item's keys over those that slow warps still read
+    (ATTENTION, "__syncthreads();   // nobody reads the tiles of the item before", ""),
 ]  # fmt: skip
