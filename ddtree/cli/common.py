@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 import time
@@ -26,24 +28,47 @@ def find_model(name: str) -> Path:
 
 def run_command(name: str, body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
     """Run a command's body; an error becomes one line on stderr and the error's exit code."""
+
+    def failed(message: str, code: int) -> int:
+        if sys.stderr is not None:
+            print(f"{name}: error: {' '.join(message.split())}", file=sys.stderr)
+        return code
+
     try:
-        return body(sys.argv[1:] if argv is None else argv)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # text leaves as UTF-8, whatever the locale says
+                stream.reconfigure(encoding="utf-8", errors="replace")
+        code = body(sys.argv[1:] if argv is None else argv)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except DdtreeError as e:
-        print(f"{name}: error: {' '.join(str(e).split())}", file=sys.stderr)
-        return e.exit_code
+        return failed(str(e), e.exit_code)
     except KeyboardInterrupt:
         print(f"\n{name}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of stdout left, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _mute()
         return 141
+    except OSError as e:  # a full disk, most often
+        _mute()
+        return failed(f"cannot write{f' {e.filename}' if e.filename else ''}: {e.strerror or e}", UsageError.exit_code)
+    except MemoryError as e:
+        return failed(f"out of memory ({e}); ask for a smaller context or fewer sequences", UsageError.exit_code)
+
+
+def _mute() -> None:
+    """Let what is still buffered for stdout go nowhere, so that the interpreter's own flush at exit does not fail too."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Progress:
     """A line that is redrawn on a terminal and printed once, at the end, elsewhere."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet, self.live = quiet, sys.stderr.isatty()
+        self.quiet = quiet or sys.stderr is None
+        self.live = not self.quiet and sys.stderr.isatty()
         self.started: dict[str, float] = {}
         self.drawn = 0.0
 

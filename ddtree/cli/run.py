@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -67,14 +68,24 @@ def parser() -> argparse.ArgumentParser:
 def read_prompt(args: argparse.Namespace) -> str:
     """The prompt's text, from -p, -f or standard input."""
     if args.prompt is not None:
-        return str(args.prompt)
+        return unicode_text(os.fsencode(args.prompt), "the prompt")
+    if args.file is None:
+        if sys.stdin is None:
+            raise UsageError("standard input is closed; give a prompt with -p or -f")
+        stream = getattr(sys.stdin, "buffer", None)
+        return unicode_text(stream.read(), "standard input") if stream else sys.stdin.read()
     try:
-        text = args.file.read_text(encoding="utf-8") if args.file else sys.stdin.read()
+        return unicode_text(args.file.read_bytes(), str(args.file))
     except OSError as e:
         raise UsageError(f"cannot read {args.file}: {e.strerror}") from None
+
+
+def unicode_text(data: bytes, what: str) -> str:
+    """UTF-8 text, byte for byte. Raises UsageError."""
+    try:
+        return data.decode("utf-8")
     except UnicodeDecodeError as e:
-        raise UsageError(f"{args.file or 'standard input'} is not UTF-8 text (byte {e.start})") from None
-    return str(text)
+        raise UsageError(f"{what} is not UTF-8 text (byte {e.start})") from None
 
 
 def start(args: argparse.Namespace, note: TextIO | None) -> Engine:
@@ -130,7 +141,7 @@ def generate(args: argparse.Namespace, engine: Engine, prompt: Sequence[int], ou
         trace = None
         if args.trace:
             try:
-                trace = stack.enter_context(args.trace.open("w", encoding="utf-8"))
+                trace = stack.enter_context(args.trace.open("a" if args.chat else "w", encoding="utf-8"))
             except OSError as e:
                 raise UsageError(f"cannot write {args.trace}: {e.strerror}") from None
         pieces = engine.generate(request, Watcher(args, engine, trace, len(prompt)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from ddtree.graph.numerics import Precision
 from ddtree.graph.rows import MAX_ROWS
 from ddtree.graph.step_graph import StepGraph, StepName
 from ddtree.graph.tensor import Cache, Weight
+from ddtree.graph.yaml_text import Path_
 from ddtree.runtime.decoder import Decoder, SlotMemory, StepExecutor
 from ddtree.runtime.kv import PAGE
 from ddtree.runtime.numpy_executor import NumpyExecutor, NumpyRank, make_caches
@@ -37,8 +39,24 @@ def folders(model: Model, weights: Path | None, draft_weights: Path | None) -> F
     return Folders(weights or model.target.weights_folder, draft)
 
 
-def expected_config(source: Source[Any]) -> dict[str, object]:
-    """The YAML's `checkpoint.config` as values. A text that is no expression over the file's names stands for itself."""
+def _referred(source: Source[Any], reference: str, path: Path_) -> tuple[object, Path_]:
+    """The value that `$key.path[index]` names in the same file, and where it stands."""
+    parts = [int(p) if p.isdigit() else p for p in re.findall(r"[A-Za-z_]\w*|\d+", reference)]
+    value: Any = source.doc.data
+    try:
+        for part in parts:
+            value = value[part]
+    except (KeyError, IndexError, TypeError):
+        raise source.doc.error(path, f"{reference} names nothing in this file") from None
+    return value, tuple(parts)
+
+
+def expected_config(source: Source[Any]) -> dict[str, tuple[object, Path_]]:
+    """The YAML's `checkpoint.config`: by dotted key the value and the path of the YAML value behind it.
+
+    `$path` stands for the value at that path of the file, so that the engine's own values are compared and no copies. A
+    text that is no expression over the file's names stands for itself.
+    """
 
     def value(given: object) -> object:
         if isinstance(given, list):
@@ -51,7 +69,13 @@ def expected_config(source: Source[Any]) -> dict[str, object]:
                 pass
         return given
 
-    return {key: value(given) for key, given in source.spec.checkpoint.config.items()}
+    table: dict[str, tuple[object, Path_]] = {}
+    for key, given in source.spec.checkpoint.config.items():
+        at: Path_ = ("checkpoint", "config", key)
+        if isinstance(given, str) and given.startswith("$"):
+            given, at = _referred(source, given, at)
+        table[key] = value(given), at
+    return table
 
 
 def open_checkpoint(source: Source[Any], folder: Path, weights: list[Weight]) -> Checkpoint:
@@ -62,12 +86,9 @@ def open_checkpoint(source: Source[Any], folder: Path, weights: list[Weight]) ->
             f"there is no folder {folder}; give the checkpoint's folder with --weights or --draft-weights"
         )
     if spec.config:
-        check_config(
-            folder / "config.json",
-            expected_config(source),
-            lambda key: str(source.doc.mark(("checkpoint", "config", key))),
-            optional=spec.config.keys(),
-        )
+        expected = expected_config(source)
+        values = {key: wanted for key, (wanted, _) in expected.items()}
+        check_config(folder / "config.json", values, lambda key: str(source.doc.mark(expected[key][1])))
     checkpoint = Checkpoint.open(folder, prefix=spec.prefix, ignore=spec.ignore)
     checkpoint.check(weights)
     return checkpoint

@@ -211,3 +211,61 @@ def test_command_in_a_process_of_its_own(tmp_path: Path) -> None:
         p.stdout.close()
         errors = p.stderr.read().decode()
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ("rope.main.theta=10000", "rope_theta"),
+        ("rope.main.factor=8", "rope_scaling.factor"),
+        ("constants.route_scale=3.0", "routed_scaling_factor"),
+    ],
+)
+def test_the_engines_own_values_are_compared_with_the_checkpoint(run: Any, setting: str, key: str) -> None:
+    code, _, err = run("-p", "x", "--set", setting)
+    assert code == 4 and key in err and "kimi_tiny.yaml:" in err
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("layers: [1, 3, 5]", "layers: [0, 2, 6]"),
+        ("block_size: 8 ", "block_size: 16 "),
+        ("mask_id: 4094", "mask_id: 4093"),
+        ("theta: 50000", "theta: 10000"),
+    ],
+)
+def test_a_drafter_that_is_not_the_checkpoints_names_its_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, old: str, new: str
+) -> None:
+    """The line named is the value's own, which is the one to change."""
+    for name in ("kimi_tiny", "dflash_tiny"):
+        text = (
+            (ROOT / "models" / f"{name}.yaml")
+            .read_text()
+            .replace("weights: kimi_tiny", f"weights: {ROOT}/models/kimi_tiny")
+        )
+        (tmp_path / f"{name}.yaml").write_text(text.replace(old, new) if name == "dflash_tiny" else text)
+    (tmp_path / "kimi_chat.jinja").write_text((ROOT / "models" / "kimi_chat.jinja").read_text())
+    line = next(
+        i for i, t in enumerate((tmp_path / "dflash_tiny.yaml").read_text().splitlines(), 1) if new.strip() in t
+    )
+    assert main([str(tmp_path / "kimi_tiny.yaml"), "--device", "cpu", "-p", "x", "-n", "2"]) == 4
+    assert f"dflash_tiny.yaml:{line}:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", ["stdin", "file"])
+def test_a_prompt_that_is_not_utf8(run: Any, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "bad.txt"
+    file.write_bytes(b"def \xff f")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"def \xff f"), encoding="utf-8", errors="replace"))
+    code, _, err = run("-n", "3", *(("-f", str(file)) if what == "file" else ()))
+    assert code == 2 and "not UTF-8 text (byte 4)" in err
+
+
+def test_a_full_disk_and_a_closed_input_are_said(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = run("-p", "x", "-n", "3", "--trace", "/dev/full")
+    assert code == 2 and "No space left" in err and len(err.splitlines()) == 1
+    monkeypatch.setattr(sys, "stdin", None)
+    code, _, err = run("-n", "3")
+    assert code == 2 and "standard input is closed" in err

@@ -137,7 +137,8 @@ def _mutated(header: str, old: str, new: str) -> Path:
     """An include folder with one changed header. Its path depends on the change alone, so that the emulator's compile
     cache recognises it."""
     text = (INCLUDE / "ddtree" / header).read_text()
-    assert text.count(old) == 1, f"{header} must contain {old!r} once, found {text.count(old)} times"
+    if text.count(old) != 1:  # not an assertion: a mutation test takes those for a fault that was caught
+        raise ValueError(f"{header} must contain {old!r} once, found {text.count(old)} times")
     changed = text.replace(old, new)
     folder = Path(tempfile.gettempdir()) / "ddtree-mutations" / hashlib.sha256(changed.encode()).hexdigest()[:16]
     (folder / "ddtree" / header).parent.mkdir(parents=True, exist_ok=True)

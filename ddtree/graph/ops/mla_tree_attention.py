@@ -52,6 +52,9 @@ class MlaTreeAttention(Op):
     def check(self) -> None:
         """Queries are as wide as cache rows."""
         self.require(
+            self.head > self.rope.dim, f"head must be nope + rope, more than {self.rope.dim}, found {self.head}"
+        )
+        self.require(
             (self.q.shape[2],) == self.cache.row,
             f"queries of {self.q.shape[2]} do not fit cache rows of {self.cache.row}",
         )

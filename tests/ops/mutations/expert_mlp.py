@@ -17,4 +17,7 @@ MUTATIONS = [
     ("panel.cuh", "place(lower.y, dup_hi(lower_scales), 1, a[2], a[3]);", "place(lower.y, dup_lo(lower_scales), 1, a[2], a[3]);"),
     ("panel.cuh", "whole ? load16(from + 32) : make_uint4(0, 0, 0, 0)", "load16(from + 32)"),
     ("panel.cuh", "if (n >= columns.tiles) break;\n        const bool last", "if (n > 0) break;\n        const bool last"),
-]
+    # the warps' sums are added in another order where an expert has more than eight rows
+    ("expert_mlp.cuh", "total + half[(i * kSumTiles + n) * 32 + lane]",
+     "total + half[((tiles > 1 ? kWarps - i : i) * kSumTiles + n) * 32 + lane]"),
+]  # fmt: skip
