@@ -61,7 +61,7 @@ def random_tokens(rng: np.random.Generator, rows: RowTable, vocab: int) -> tuple
 
 
 def oracle(op: Any, inputs: dict[str, np.ndarray], rows: RowTable) -> dict[str, np.ndarray]:
-    """One sequence at a time, one step at a time: which row has this parent and this token?"""
+    """One sequence at a time, one step at a time: which row has this parent and this token? No row below `depths`."""
     want = {name: np.full((op.sequences, op.depths + 1), -1, np.int32) for name in ("path", "emitted")}
     want["length"] = np.zeros(op.sequences, np.int32)
     for s in range(len(rows.committed)):
@@ -74,9 +74,15 @@ def oracle(op: Any, inputs: dict[str, np.ndarray], rows: RowTable) -> dict[str, 
             here = [
                 r
                 for r in range(len(rows))
-                if rows.parent[r] == row and inputs["ids"][r] == inputs["chosen"][row]
+                if rows.parent[r] == row and inputs["ids"][r] == inputs["chosen"][row] and step < op.depths
             ]  # fmt: skip
     return {name: x[: len(rows.committed)] for name, x in want.items()}
+
+
+def deep_chains() -> tuple[dict[str, np.ndarray], RowTable]:
+    """Two chains of 20 tokens that the target chose from end to end, and a sequence without rows."""
+    ids = np.tile(np.arange(20, dtype=np.int32), 2)
+    return {"ids": ids, "chosen": ids + np.int32(1)}, tree_rows([9, 5, 3], [20, 20, 0], chain=True)
 
 
 def check(op: Op, inputs: dict[str, np.ndarray], rows: RowTable, run: Any = emulate) -> dict[str, np.ndarray]:
@@ -115,6 +121,12 @@ def test_a_chain_is_followed_to_its_end(rng: np.random.Generator) -> None:
     ids = rng.integers(0, 9, 16).astype(np.int32)
     inputs = {"ids": ids, "chosen": np.append(ids[1:], np.int32(3))}
     assert check(walk(1, depths=15), inputs, rows)["length"].tolist() == [16]
+
+
+def test_a_chain_is_followed_as_deep_as_allowed() -> None:
+    for depths in (1, 5, 12):
+        want = check(walk(3, depths=depths), *deep_chains())
+        assert want["length"].tolist() == [depths + 1, depths + 1, 0]
 
 
 def test_a_missing_token_ends_the_walk(rng: np.random.Generator) -> None:
@@ -156,3 +168,4 @@ def catches(run: Any) -> None:
         check(walk(3), inputs, rows, run)
     chain = {"ids": np.arange(8, dtype=np.int32), "chosen": np.arange(1, 9, dtype=np.int32)}
     check(walk(2), chain, tree_rows([9, 5], [8, 0], chain=True), run)
+    check(walk(3), *deep_chains(), run)

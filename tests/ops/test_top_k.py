@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,16 @@ def test_too_many_candidates_are_refused(k: int, rng: np.random.Generator) -> No
         check(candidates(8, VOCAB, k), normal(rng, 1, VOCAB), decode_rows([3]))
 
 
+def check_short_chunks(run: Any = emulate) -> None:
+    """The second chunk of the vocabulary has one logit and not the 63 that are asked for, under the watch for races."""
+    logits = normal(np.random.default_rng(2), 1, 4097)
+    check(candidates(1, 4097, 63), logits, decode_rows([3]), functools.partial(run, mode="check"))
+
+
+def test_a_chunk_of_few_logits() -> None:
+    check_short_chunks()
+
+
 def catches(run: Any) -> None:
     rng = np.random.default_rng(1)
     logits = np.round(normal(rng, 3, 9001) * 4) / 4
@@ -115,3 +126,4 @@ def catches(run: Any) -> None:
     logits[1, 10:40] = np.where(rng.random(30) < 0.5, np.float32(-0.0), np.float32(0.0))
     logits[2] += 3.7
     check(candidates(4, 9001, 15), logits, decode_rows([3] * 3), run)
+    check_short_chunks(run)

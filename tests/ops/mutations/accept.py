@@ -8,4 +8,6 @@ MUTATIONS = [
     ("accept.cuh", "while (depth < width &&", "while (depth < width - 2 &&"),
     ("accept.cuh", "path[i] = emitted[i] = -1;", "path[i] = -1;"),
     ("accept.cuh", "longest[s] = 0;", ";"),
+    # a row below `depths` is stored past its sequence's places
+    ("accept.cuh", "if (depth < width && parent[at] < 0) {", "if (parent[at] < 0) {"),
 ]

@@ -2,6 +2,8 @@
 
 MUTATIONS = [
     ("top_k.cuh", "if (rank == k - 1)", "if (rank == k - 2)"),
+    # absent keys reach the bound of a chunk with fewer than k keys: more than there is room for
+    ("top_k.cuh", "shared->bound = max(mine, u64(1));", "shared->bound = mine;"),
     ("top_k.cuh", "key_of(i); key >= bound)", "key_of(i); key > bound)"),
     ("top_k.cuh", "place += shared->reaching[other] > key", "place += shared->reaching[other] < key"),
     ("top_k.cuh", "id(i) < Config::vocab ? row[id(i)] : -kInfinity", "id(i) < Config::vocab ? row[id(i)] : 0.f"),
