@@ -22,4 +22,7 @@ MUTATIONS = [
     # the warps' sums are added in another order where an expert has more than eight rows
     ("expert_mlp.cuh", "total + half[(i * kSumTiles + n) * 32 + lane]",
      "total + half[((tiles > 1 ? kWarps - i : i) * kSumTiles + n) * 32 + lane]"),
+    # panels are summed apart, then together, where an expert has more than eight rows
+    ("panel.cuh", "multiply_tile(sum[n], a, b);", "float apart[4] = {};\n                multiply_tile(apart, a, b);\n"
+     "                for (int i = 0; i < 4; ++i) sum[n][i] += apart[i];"),
 ]  # fmt: skip
