@@ -26,7 +26,9 @@ def assert_attention(got: np.ndarray, want: np.ndarray) -> None:
     assert error.mean() <= 2**-8, f"heads off by {error.mean():.1e} of their length on average"
 
 
-def attend(run: Callable[..., Any], op: Op, inputs: dict[str, Any], rows: RowTable, **options: Any) -> dict[str, np.ndarray]:
+def attend(
+    run: Callable[..., Any], op: Op, inputs: dict[str, Any], rows: RowTable, **options: Any
+) -> dict[str, np.ndarray]:
     """All that an attention makes of live rows, rows first: `y`, and in fp32 `sums` [rows, part, heads, width] and `stats`
     [rows, part, heads, 2] of attention_merge.cuh, 0 for parts that the row does not have."""
     made = run(op, inputs, rows, workspaces=("sums", "stats"), **options)

@@ -35,7 +35,9 @@ def random_rows(rng: np.random.Generator, sequences: int, depths: int) -> RowTab
     """Trees of at most `depths` below the root, rows of all sequences mixed; some sequences have no rows."""
     nodes = rng.integers(0, MAX_ROWS // sequences + 1, sequences)
     nodes[rng.integers(sequences)] += not nodes.any()
-    rows = tree_rows(list(rng.integers(0, 300, sequences)), list(nodes), seed=int(rng.integers(1 << 30)), free_slots=True)
+    rows = tree_rows(
+        list(rng.integers(0, 300, sequences)), list(nodes), seed=int(rng.integers(1 << 30)), free_slots=True
+    )
     shallow = [r for r in range(len(rows)) if len(rows.path(r)) <= depths + 1]
     return take(rows, rng.permutation(shallow))
 

@@ -49,7 +49,10 @@ def test_any_number_of_rows(rows: int, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize(("dtype", "width"), [("bf16", 8), ("bf16", 264), ("int32", 4), ("fp32", 20480)])
 def test_any_type_and_width(dtype: str, width: int, rng: np.random.Generator) -> None:
-    x = [(round_bf16(100 * p) if dtype == "bf16" else (100 * p).astype(dtype.replace("fp", "float"))) for p in parts(rng, 4, 5, width)]
+    x = [
+        (round_bf16(100 * p) if dtype == "bf16" else (100 * p).astype(dtype.replace("fp", "float")))
+        for p in parts(rng, 4, 5, width)
+    ]
     check(gathering(8, width, 4, dtype), x, decode_rows([3] * 5))
 
 

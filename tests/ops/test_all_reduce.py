@@ -32,7 +32,10 @@ def reduction(rows: int, width: int, ranks: int, domain: str = "rows") -> Op:
 def parts(rng: np.random.Generator, ranks: int, rows: int, width: int) -> list[np.ndarray]:
     """Parts of very different size, half of the last rank's the negative of the first's, so that the order of the sum
     shows."""
-    x = [round_bf16(rng.standard_normal((rows, width)) * 10.0 ** rng.integers(-6, 7, (rows, width))) for _ in range(ranks)]
+    x = [
+        round_bf16(rng.standard_normal((rows, width)) * 10.0 ** rng.integers(-6, 7, (rows, width)))
+        for _ in range(ranks)
+    ]
     x[-1] = np.where(rng.random((rows, width)) < 0.5, -x[0], x[-1])
     return x
 

@@ -107,7 +107,17 @@ def check(op: Any, inputs: dict[str, np.ndarray], run: Any = emulate) -> None:
 
 
 # (depths, candidates, nodes): the fixture's and K2.6's blocks, the largest tree, tiny vocabularies that run out
-SHAPES = [(7, 15, 16), (7, 12, 13), (15, 63, 64), (7, 1, 64), (3, 2, 64), (4, 3, 64), (3, 3, 64), (15, 2, 33), (1, 63, 64)]
+SHAPES = [
+    (7, 15, 16),
+    (7, 12, 13),
+    (15, 63, 64),
+    (7, 1, 64),
+    (3, 2, 64),
+    (4, 3, 64),
+    (3, 3, 64),
+    (15, 2, 33),
+    (1, 63, 64),
+]
 
 
 @pytest.mark.parametrize("kind", ["normal", "quantised", "flat", "zero", "wide"])
@@ -213,7 +223,11 @@ def test_more_than_the_kernel_can_hold_is_refused(shape: tuple[int, int, int], w
 
 def catches(run: Any) -> None:
     rng = np.random.default_rng(1)
-    for shape, kinds in (((15, 63, 64), ("quantised", "flat")), ((15, 2, 33), ("quantised", "zero")), ((3, 3, 64), ("wide",))):
+    for shape, kinds in (
+        ((15, 63, 64), ("quantised", "flat")),
+        ((15, 2, 33), ("quantised", "zero")),
+        ((3, 3, 64), ("wide",)),
+    ):
         for kind in kinds:
             op = trees(8, *shape)
             check(op, random_candidates(rng, op, kind), run)

@@ -40,7 +40,14 @@ TWO_SMS = dataclasses.replace(TARGETS["compute_120f"], sms=2)
 
 
 def attention(
-    rows: int, heads: int = 8, kv_heads: int = 2, dim: int = 32, *, window: int = 0, causal: bool = False, context: int = 4096
+    rows: int,
+    heads: int = 8,
+    kv_heads: int = 2,
+    dim: int = 32,
+    *,
+    window: int = 0,
+    causal: bool = False,
+    context: int = 4096,
 ) -> Op:
     """kimi-tiny's shape unless told otherwise; a windowed layer keeps its window alone."""
     kept = cache(kv_heads, dim, window=window or None, context=context)
@@ -80,11 +87,15 @@ def test_a_cache_that_keeps_more_than_the_window(rng: np.random.Generator) -> No
     op = dataclasses.replace(op, keys=wide, values=dataclasses.replace(wide, name="values"))
     for committed in (99, 190, 700):
         check(op, blocks([committed]), rng)
-    paged = dataclasses.replace(op, keys=dataclasses.replace(wide, window=None), values=dataclasses.replace(op.values, window=None))
+    paged = dataclasses.replace(
+        op, keys=dataclasses.replace(wide, window=None), values=dataclasses.replace(op.values, window=None)
+    )
     check(paged, blocks([700]), rng)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 4, 16), (10, 2, 80), (8, 1, 128), (12, 4, 64), (64, 1, 32), (6, 2, 256)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim"), [(4, 4, 16), (10, 2, 80), (8, 1, 128), (12, 4, 64), (64, 1, 32), (6, 2, 256)]
+)
 def test_any_number_of_heads(heads: int, kv_heads: int, dim: int, rng: np.random.Generator) -> None:
     check(attention(32, heads, kv_heads, dim), blocks([70, 3]), rng)
 
@@ -109,7 +120,9 @@ def test_no_rows(rng: np.random.Generator) -> None:
     assert emulate(op, random_inputs(op, rows, rng), rows)["y"].shape[0] == 0
 
 
-def check_company(op: Op, rows: RowTable, picks: Sequence[Sequence[int]], rng: np.random.Generator, run=emulate) -> None:
+def check_company(
+    op: Op, rows: RowTable, picks: Sequence[Sequence[int]], rng: np.random.Generator, run=emulate
+) -> None:
     """The blocks of the sequences `picks`, alone and in any order, have the bits that they have together, and so have
     their partial results in fp32."""
     inputs = random_inputs(op, rows, rng)

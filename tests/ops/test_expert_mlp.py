@@ -40,12 +40,24 @@ ATOL = 2e-3
 
 
 def expert_mlp(
-    *, hidden: int, experts: int, top_k: int, width: int, shared: int = 0, rows: int = 64, dtype: str = "int4", group: int = 32
+    *,
+    hidden: int,
+    experts: int,
+    top_k: int,
+    width: int,
+    shared: int = 0,
+    rows: int = 64,
+    dtype: str = "int4",
+    group: int = 32,
 ) -> Op:
     wide = weight(width, hidden, dtype=dtype, count=experts, group=group)
     fields = {"gate": wide, "up": wide, "down": weight(hidden, width, dtype=dtype, count=experts, group=group)}
     if shared:
-        fields |= {"shared_gate": weight(shared, hidden), "shared_up": weight(shared, hidden), "shared_down": weight(hidden, shared)}
+        fields |= {
+            "shared_gate": weight(shared, hidden),
+            "shared_up": weight(shared, hidden),
+            "shared_down": weight(hidden, shared),
+        }
     routing = {"ids": tensor(rows, top_k, dtype="int32"), "gates": tensor(rows, top_k, dtype="fp32")}
     return make(ExpertMlp, x=tensor(rows, hidden), **routing, **fields)
 
@@ -191,7 +203,9 @@ def kept(op: Op, given: dict[str, Any], run: Callable[..., Any], **options: Any)
     capacity, live = op.x.shape[0], len(given["x"])
     names = ("part", "act", "shared_act")
     made = run(op, given, decode_rows([5] * live), workspaces=names, **options)
-    return {"y": made["y"]} | {name: made[f"workspace:{name}"].view(np.uint32).reshape(capacity, -1)[:live] for name in names}
+    return {"y": made["y"]} | {
+        name: made[f"workspace:{name}"].view(np.uint32).reshape(capacity, -1)[:live] for name in names
+    }
 
 
 def check_alone(op: Op, given: dict[str, Any], rows: list[int], run: Callable[..., Any] = emulate) -> None:
@@ -207,7 +221,11 @@ def check_alone(op: Op, given: dict[str, Any], rows: list[int], run: Callable[..
 @pytest.mark.parametrize("dtype", ["int4", "bf16"])
 def test_sums_and_activations_do_not_depend_on_company(dtype: str, live: int) -> None:
     op = expert_mlp(**TINY, dtype=dtype)
-    given = cancelling(op, live, 15) if dtype == "bf16" else inputs(op, live, 16, ids=choices(live, op, np.random.default_rng(17), 5))
+    given = (
+        cancelling(op, live, 15)
+        if dtype == "bf16"
+        else inputs(op, live, 16, ids=choices(live, op, np.random.default_rng(17), 5))
+    )
     check_alone(op, given, [0, 7, live - 1])
 
 
@@ -234,7 +252,9 @@ def test_other_groups_are_refused() -> None:
         rendered(expert_mlp(**{**TINY, "shared": 0}, group=64), tree=True)
 
 
-@pytest.mark.parametrize(("changed", "message"), [({"hidden": 264}, "hidden size .* 264"), ({"shared": 48}, "shared .* 48")])
+@pytest.mark.parametrize(
+    ("changed", "message"), [({"hidden": 264}, "hidden size .* 264"), ({"shared": 48}, "shared .* 48")]
+)
 def test_odd_shapes_are_refused(changed: dict[str, int], message: str) -> None:
     with pytest.raises(OpError, match=f"{message}; use fewer ranks"):
         rendered(expert_mlp(**{**TINY, **changed}, dtype="bf16"), tree=True)

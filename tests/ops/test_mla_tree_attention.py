@@ -104,7 +104,9 @@ def test_longer_segments_far_from_the_start(committed: int, rng: np.random.Gener
     check(attention(2, rope=16, context=70000), tree_rows([committed], [2]), rng)
 
 
-@pytest.mark.parametrize(("lengths", "start"), [([1], [0]), ([33], [0]), ([1, 70, 3], [64, 0, 127]), ([5, 0, 2], [300, 7, 63])])
+@pytest.mark.parametrize(
+    ("lengths", "start"), [([1], [0]), ([33], [0]), ([1, 70, 3], [64, 0, 127]), ([5, 0, 2], [300, 7, 63])]
+)
 def test_prompt_rows(lengths: list[int], start: list[int], rng: np.random.Generator) -> None:
     check(attention(80), prompt_rows(lengths, start=start), rng)
 
@@ -151,7 +153,9 @@ def deepest(rows: RowTable) -> list[int]:
 @pytest.mark.parametrize("committed", [[1], [30], [60], [120], [127], [128], [250, 0, 97, 126]])
 def test_a_tree_row_has_the_bits_of_plain_decoding(committed: list[int], rng: np.random.Generator) -> None:
     for chain in (False, True):
-        rows = tree_rows(committed, [40 // len(committed)] * len(committed), chain=chain, free_slots=True, seed=len(committed))
+        rows = tree_rows(
+            committed, [40 // len(committed)] * len(committed), chain=chain, free_slots=True, seed=len(committed)
+        )
         check_plain_decoding(attention(64), rows, deepest(rows), rng)
 
 
@@ -220,7 +224,9 @@ def test_a_row_does_not_depend_on_the_launch(rng: np.random.Generator) -> None:
         assert_same_bits(emulate(op, inputs, rows, **other)["y"], want, f"y with {other}")
 
 
-@pytest.mark.parametrize("rows", [tree_rows([130, 31], [6, 3]), prompt_rows([3, 5], start=[30, 61])], ids=["tree", "prompt"])
+@pytest.mark.parametrize(
+    "rows", [tree_rows([130, 31], [6, 3]), prompt_rows([3, 5], start=[30, 61])], ids=["tree", "prompt"]
+)
 def test_every_schedule(rows: RowTable, rng: np.random.Generator) -> None:
     op = attention(12)
     check_schedules(op, case(op, rows, rng), rows)

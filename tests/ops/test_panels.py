@@ -43,7 +43,22 @@ def weights_of(top: np.ndarray, bottom: np.ndarray, *, int4: bool) -> np.ndarray
 
 def scales() -> np.ndarray:
     """bf16 [16, 2]: ordinary ones, zero, negative, the smallest normal and subnormal, and the largest a loader admits."""
-    bits = [0x3C00, 0x3F80, 0x3FB5, 0x0000, 0x8000, 0xBD4D, 0x0080, 0x0001, 0x007F, 0x7DFF, 0xFDFF, 0x3EAB, 0x4049, 0x0100]
+    bits = [
+        0x3C00,
+        0x3F80,
+        0x3FB5,
+        0x0000,
+        0x8000,
+        0xBD4D,
+        0x0080,
+        0x0001,
+        0x007F,
+        0x7DFF,
+        0xFDFF,
+        0x3EAB,
+        0x4049,
+        0x0100,
+    ]
     return np.resize(np.array(bits, np.uint16), (16, 2)).view(ml_dtypes.bfloat16)
 
 
@@ -76,7 +91,9 @@ def test_stacks_and_half_panels(columns: int) -> None:
         want = dense[matrix, 16 * pair : 16 * pair + 16, 64 * panel : 64 * panel + 64]
         for stored, int4 in ((made, True), (plain, False)):
             top, bottom = stored[matrix, 2 * pair : 2 * pair + 2, panel]
-            got = weights_of(np.ascontiguousarray(top).view(np.uint8), np.ascontiguousarray(bottom).view(np.uint8), int4=int4)
+            got = weights_of(
+                np.ascontiguousarray(top).view(np.uint8), np.ascontiguousarray(bottom).view(np.uint8), int4=int4
+            )
             np.testing.assert_array_equal(got, want)
 
 

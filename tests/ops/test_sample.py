@@ -101,7 +101,9 @@ def test_rows_of_a_sequence_share_its_request(rng: np.random.Generator) -> None:
 
 def test_wanted_rows(rng: np.random.Generator) -> None:
     rows = prompt_rows([5, 0, 70, 1])
-    want = check(sampling(128, sequences=4, domain="wanted"), {"logits": normal(rng, 3, VOCAB), **requests(rng, 4)}, rows)
+    want = check(
+        sampling(128, sequences=4, domain="wanted"), {"logits": normal(rng, 3, VOCAB), **requests(rng, 4)}, rows
+    )
     assert len(want) == 3
 
 

@@ -1,7 +1,11 @@
 """Faults in the walk along the accepted path."""
 
 MUTATIONS = [
-    ("accept.cuh", "matches[row] = up >= 0 && ids[row] == chosen[up];", "matches[row] = up >= 0 && ids[row] == chosen[row];"),
+    (
+        "accept.cuh",
+        "matches[row] = up >= 0 && ids[row] == chosen[up];",
+        "matches[row] = up >= 0 && ids[row] == chosen[row];",
+    ),
     ("accept.cuh", "parent[at] >= 0 && matches[at]) {", "parent[at] >= 0) {"),
     ("accept.cuh", "= rows->node[row];", "= row;"),
     ("accept.cuh", "atomicMax(longest + s, depth + 1);", "atomicMax(longest + s, depth);"),

@@ -1,7 +1,11 @@
 """Faults in the best-first tree."""
 
 MUTATIONS = [
-    ("build_tree.cuh", "(best.score - double(own[0])) + double(own[1])", "best.score + (double(own[1]) - double(own[0]))"),
+    (
+        "build_tree.cuh",
+        "(best.score - double(own[0])) + double(own[1])",
+        "best.score + (double(own[1]) - double(own[0]))",
+    ),
     ("build_tree.cuh", "best.rank + 1 < k,", "best.rank + 2 < k,"),
     ("build_tree.cuh", "best.depth < depths;", "best.depth < depths - 1;"),
     ("build_tree.cuh", "word < 4 && __popc", "word < 1 && __popc"),

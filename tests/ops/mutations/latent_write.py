@@ -2,7 +2,11 @@
 
 MUTATIONS = [
     ("latent_write.cuh", "scratch + tree_slot(rows, row)", "scratch + row"),
-    ("latent_write.cuh", "scratch + tree_slot(rows, row) * (Config::latent + Config::rope)", "scratch + tree_slot(rows, row) * Config::latent"),
+    (
+        "latent_write.cuh",
+        "scratch + tree_slot(rows, row) * (Config::latent + Config::rope)",
+        "scratch + tree_slot(rows, row) * Config::latent",
+    ),
     ("latent_write.cuh", "if (row >= rows->count) return;", ""),
     ("latent_write.cuh", " || overwritten<Config::ring>(rows, row)", ""),
     ("latent_write.cuh", "committed_slot<Config::ring>", "committed_slot<0>"),
