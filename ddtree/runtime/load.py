@@ -94,12 +94,12 @@ def open_checkpoint(source: Source[Any], folder: Path, weights: list[Weight]) ->
     return checkpoint
 
 
-def _silent(*_: object) -> None:
+def silent(*_: object) -> None:
     """No progress."""
 
 
 def read_weights(
-    model: Model, where: Folders, weights: dict[str, Weight], progress: Progress = _silent
+    model: Model, where: Folders, weights: dict[str, Weight], progress: Progress = silent
 ) -> dict[str, Any]:
     """Every weight's part as it stands in the checkpoints (BF16, FP32 or Int4), by name; all tensors are checked first."""
     parts = [("weights", model.target, where.target, [w for n, w in weights.items() if not n.startswith(DRAFT)])]
@@ -114,7 +114,7 @@ def read_weights(
 
 
 def cpu_decoder(
-    model: Model, where: Folders, *, precision: Precision = Precision.FP32, progress: Progress = _silent
+    model: Model, where: Folders, *, precision: Precision = Precision.FP32, progress: Progress = silent
 ) -> Decoder:  # fmt: skip
     """A decoder whose steps are NumPy references, all ranks in this process."""
     graphs: dict[StepName, list[StepGraph]] = {step: build_ranks(model, step) for step in steps_of(model)}

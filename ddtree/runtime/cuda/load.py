@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,16 +25,10 @@ from ddtree.runtime.cuda.step import CudaStep, RowsBuffer
 from ddtree.runtime.decoder import Decoder
 from ddtree.runtime.kv import PAGE
 from ddtree.runtime.launches import Place, launches, pack_weights
-from ddtree.runtime.load import Folders, kv_pages, make_decoder, read_weights
+from ddtree.runtime.load import Folders, Progress, kv_pages, make_decoder, read_weights, silent
 from ddtree.templates.program import tuning_of
 from ddtree.templates.render import render_tile
 from ddtree.templates.round import round_tiles
-
-Progress = Callable[[str, int, int], None]
-
-
-def _silent(*_: object) -> None:
-    """No progress."""
 
 
 class CudaCache:
@@ -77,7 +71,7 @@ class Program:
     """A model on one GPU: kernels, weights and caches that all its steps share, and the steps themselves."""
 
     def __init__(
-        self, model: Model, where: Folders, device: Device, progress: Progress = _silent, *, checked: bool = False
+        self, model: Model, where: Folders, device: Device, progress: Progress = silent, *, checked: bool = False
     ) -> None:
         if model.ranks != 1:
             raise UsageError(f"{model.ranks} ranks on one GPU are not supported; use --tp 1 or --device cpu")
@@ -156,7 +150,7 @@ def cuda_decoder(
     *,
     captured: bool = True,
     checked: bool = False,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> Decoder:  # fmt: skip
     """A decoder on one GPU. `captured=False` launches kernel by kernel from the host, step by step, for comparison;
     `checked` also waits after each kernel, so that a fault names its op and YAML line.
