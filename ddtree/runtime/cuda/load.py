@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,9 @@ from ddtree.runtime.cuda.round import RoundGraph, RoundState
 from ddtree.runtime.cuda.step import CudaStep, RowsBuffer
 from ddtree.runtime.decoder import Decoder
 from ddtree.runtime.kv import PAGE
-from ddtree.runtime.launches import Place, launches, pack_weights
+from ddtree.runtime.launches import Launch, Place, launches, pack_weights
 from ddtree.runtime.load import Folders, Progress, kv_pages, make_decoder, read_weights, silent
+from ddtree.templates.kernel import Tile
 from ddtree.templates.program import tuning_of
 from ddtree.templates.render import render_tile
 from ddtree.templates.round import round_tiles
@@ -67,6 +68,25 @@ def upload_weights(device: Device, graphs: list[StepGraph], stored: Mapping[str,
     return addresses
 
 
+def compile_functions(
+    device: Device, plans: Sequence[Sequence[Launch]], others: Sequence[Tile], progress: Progress = silent
+) -> dict[str, Function]:
+    """Every kernel of the steps, and of tiles that belong to no op, compiled and loaded, by name; at the largest shared memory
+    that any of its launches asks for."""
+    tiles = {t.name: t for t in others}
+    sources = {t.name: KernelSource(t.name, t.template, render_tile(t), t.smem) for t in others}
+    for kernel in (launch.kernel for plan in plans for launch in plan):
+        if kernel.name not in tiles or kernel.tile.smem > tiles[kernel.name].smem:
+            tiles[kernel.name] = kernel.tile
+            sources[kernel.name] = KernelSource(kernel.name, kernel.op.name(), kernel.source, kernel.tile.smem)
+
+    def done(count: int, total: int, _: CompiledKernel) -> None:
+        progress("kernels", count, total)
+
+    compiled = compile_all(list(sources.values()), [device.target.name], cache=CompileCache(), progress=done)
+    return load(device, {k.name: k.cubin for k in compiled}, tiles)
+
+
 class Program:
     """A model on one GPU: kernels, weights and caches that all its steps share, and the steps themselves."""
 
@@ -81,7 +101,7 @@ class Program:
         self.tiles = round_tiles(self.limits, model.drafter.spec.mask_id if model.drafter else 0)
         tuning = tuning_of(model, device.target.name)
         self.launches = {key: launches(g, device.target, tuning) for key, g in self.graphs.items()}
-        self.functions = self._functions(progress)
+        self.functions = compile_functions(device, list(self.launches.values()), list(self.tiles.values()), progress)
         self.state = RoundState(device, self.limits)
         self.columns = -(-(model.target.spec.context + MAX_ROWS) // PAGE)
         self.page_table = device.alloc(4 * self.limits.sequences * self.columns, "page table")
@@ -115,21 +135,6 @@ class Program:
         for rows in self.buckets:
             graphs["verify", rows] = build_step(self.model, "verify", 0, Builder(self.model, rows))
         return graphs
-
-    def _functions(self, progress: Progress) -> dict[str, Function]:
-        """Compile and load every kernel of every step and of the round."""
-        tiles = {t.name: t for t in self.tiles.values()}
-        sources = {t.name: KernelSource(t.name, t.template, render_tile(t), t.smem) for t in tiles.values()}
-        for kernel in (launch.kernel for plan in self.launches.values() for launch in plan):
-            if kernel.name not in tiles or kernel.tile.smem > tiles[kernel.name].smem:
-                tiles[kernel.name] = kernel.tile
-                sources[kernel.name] = KernelSource(kernel.name, kernel.op.name(), kernel.source, kernel.tile.smem)
-
-        def done(count: int, total: int, _: CompiledKernel) -> None:
-            progress("kernels", count, total)
-
-        compiled = compile_all(list(sources.values()), [self.device.target.name], cache=CompileCache(), progress=done)
-        return load(self.device, {k.name: k.cubin for k in compiled}, tiles)
 
     def _memory(self, where: Folders, progress: Progress) -> dict[Place, int]:
         """Weights and caches on the GPU, by place."""

@@ -49,16 +49,28 @@ def _require_resident(device: Device, handle: Any, tile: Tile) -> None:
 
 
 class Call:
-    """A function with its pointer arguments laid out once."""
+    """A function with its pointer arguments laid out once.
+
+    It is launched as a programmatic dependent of the kernel before it in the stream: it may start while that one still runs.
+    Every kernel waits (`pdl_wait`) before it touches what another kernel writes, and only reads weights before that.
+    """
 
     def __init__(self, function: Function, tile: Tile, addresses: Sequence[int]) -> None:
         self.function, self.tile = function, tile  # equal names may be launched with other grids
         self._cells = [ctypes.c_uint64(a) for a in addresses]
         self._table = (ctypes.c_void_p * max(1, len(self._cells)))(*map(ctypes.addressof, self._cells))
+        self._config = cu.CUlaunchConfig()
+        c = self._config
+        c.gridDimX, c.gridDimY, c.gridDimZ = tile.grid
+        c.blockDimX, c.blockDimY, c.blockDimZ = tile.block, 1, 1
+        c.sharedMemBytes = tile.smem
+        early = cu.CUlaunchAttribute()
+        early.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        early.value.programmaticStreamSerializationAllowed = 1
+        c.attrs, c.numAttrs = [early], 1
 
     def launch(self, stream: Any) -> None:
         """Put the kernel into the stream."""
-        result = cu.cuLaunchKernel(
-            self.function.handle, *self.tile.grid, self.tile.block, 1, 1, self.tile.smem, stream, ctypes.addressof(self._table), 0
-        )  # fmt: skip
+        self._config.hStream = stream
+        result = cu.cuLaunchKernelEx(self._config, self.function.handle, ctypes.addressof(self._table), 0)
         check(result, f"launching {self.tile.name}")

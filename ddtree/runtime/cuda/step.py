@@ -104,6 +104,12 @@ class CudaStep:
             return self.tensor(place.name)
         return workspaces[place] if place.kind == "workspace" else shared[place]
 
+    def upload(self, inputs: Mapping[str, np.ndarray], rows: RowTable) -> None:
+        """Copy inputs and the row table to the device."""
+        for name, t in self.graph.inputs.items():
+            self.device.write(self.inputs[name], to_bits(np.asarray(inputs[name]), t.dtype))
+        self.rows.write(rows)
+
     def launch(self) -> None:
         """Put every kernel of the step into the stream."""
         for call in self.calls:
@@ -120,9 +126,7 @@ class CudaStep:
 
     def run(self, inputs: Mapping[str, np.ndarray], rows: RowTable) -> dict[str, np.ndarray]:
         """Execute the step; arrays as for the NumPy executor."""
-        for name, t in self.graph.inputs.items():
-            self.device.write(self.inputs[name], to_bits(np.asarray(inputs[name]), t.dtype))
-        self.rows.write(rows)
+        self.upload(inputs, rows)
         if self.checked:
             self.launch_checked()
         else:
