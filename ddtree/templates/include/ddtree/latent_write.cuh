@@ -15,21 +15,23 @@ namespace ddtree {
 template <class Config>
 DEVICE void latent_write_tree(const bf16* x, const bf16* weight, const Rows* rows, bf16* scratch, const float (&frequency)[Config::rope / 2]) {
     pdl_launch_dependents();
+    const Vec8 gain = latent_gain<Config>(weight);
     pdl_wait();
     const size_t row = blockIdx.x;
     if (row >= rows->count) return;
-    latent_row<Config>(x, weight, rows, row, scratch + tree_slot(rows, row) * (Config::latent + Config::rope), frequency);
+    latent_row<Config>(x, gain, rows, row, scratch + tree_slot(rows, row) * (Config::latent + Config::rope), frequency);
 }
 
 // Committed rows go to pages. grid (rows)
 template <class Config>
 DEVICE void latent_write_pages(const bf16* x, const bf16* weight, const Rows* rows, bf16* pages, const float (&frequency)[Config::rope / 2]) {
     pdl_launch_dependents();
+    const Vec8 gain = latent_gain<Config>(weight);
     pdl_wait();
     const size_t row = blockIdx.x;
     if (row >= rows->count || overwritten<Config::ring>(rows, row)) return;
     bf16* to = pages + committed_slot<Config::ring>(rows, row) * (Config::latent + Config::rope);
-    latent_row<Config>(x, weight, rows, row, to, frequency);
+    latent_row<Config>(x, gain, rows, row, to, frequency);
 }
 
 }  // namespace ddtree

@@ -42,9 +42,15 @@ DEVICE void normalise(Read read, const bf16* weight, const Rows* rows, bf16* y) 
     static_assert(Config::width % 8 == 0 && Config::threads % Config::lanes == 0, "whole 16-byte vectors and groups");
     static_assert(Config::lanes < 32 || Config::lanes == Config::threads, "a group of warps is the whole block");
     pdl_launch_dependents();
-    pdl_wait();
     const size_t group = size_t(blockIdx.x) * (Config::threads / Config::lanes) + threadIdx.x / Config::lanes;
     const int lane = threadIdx.x % Config::lanes;
+    uint4 gain[count];   // asked for before the wait: nobody writes weights
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+        const int v = i * Config::lanes + lane;
+        gain[i] = v < vectors ? load16(weight + v * 8) : make_uint4(0, 0, 0, 0);
+    }
+    pdl_wait();
     const size_t groups = size_t(live<Config::domain>(rows)) * Config::heads;
     // Lanes of a group that does not exist stay, because the sum of a warp needs all of them.
     const bool exists = group < groups;
@@ -60,7 +66,7 @@ DEVICE void normalise(Read read, const bf16* weight, const Rows* rows, bf16* y) 
 #pragma unroll
     for (int i = 0; i < count; ++i) {
         const int v = i * Config::lanes + lane;
-        if (exists && v < vectors) store8(y, first + v, normalised(row[i], scale, load8(weight, v)));
+        if (exists && v < vectors) store8(y, first + v, normalised(row[i], scale, unpack8(gain[i])));
     }
 }
 
