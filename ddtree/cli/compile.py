@@ -20,7 +20,6 @@ from ddtree.graph.model import Model, load
 from ddtree.graph.step_graph import StepGraph
 from ddtree.runtime.cache import CompileCache
 from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all, report
-from ddtree.runtime.launches import prefetches
 from ddtree.templates.program import distinct, program, tuning_of, with_buckets
 from ddtree.templates.render import render_tile
 from ddtree.templates.round import round_tiles
@@ -84,9 +83,7 @@ def _kernels(model: Model, graphs: Sequence[StepGraph], args: argparse.Namespace
         tuning = tuning_of(model, name)
         kernels = program(ops, target(name), tuning).values()
         sources = [KernelSource(k.name, k.op.name(), k.source, k.tile.smem) for k in kernels]
-        ahead = {k.name: k.tile for g in graphs for k in prefetches(g, target(name), tuning)}
-        others = [*between, *ahead.values()]
-        sources += [KernelSource(t.name, t.template, render_tile(t), t.smem) for t in others]
+        sources += [KernelSource(t.name, t.template, render_tile(t), t.smem) for t in between]
         compiled += compile_all(
             sources, [name], jobs=args.jobs, cache=CompileCache(), dump_dir=args.dump_source, progress=progress
         )

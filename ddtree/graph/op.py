@@ -93,10 +93,6 @@ class Op:
         """Fewest bytes and operations for `load`."""
         raise NotImplementedError
 
-    def bytes_of(self, weight: Weight) -> int:
-        """Bytes of a weight that the op reads: all, unless it needs a part of the matrix."""
-        return weight.nbytes
-
     def is_partial(self) -> bool:
         """Whether each rank holds only its share of a sum, so that an all-reduce must follow."""
         return False

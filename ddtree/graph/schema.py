@@ -194,7 +194,6 @@ class Tuning(Strict):
     stages: int | None = Field(None, ge=1, le=8)
     chunk: int | None = Field(None, ge=16, le=4096)
     blocks_per_sm: int | None = Field(None, ge=1, le=16)
-    prefetch: int | None = Field(None, ge=1, le=64, description="MiB of later weights asked into L2 before the op")
 
 
 class Passes(Strict):

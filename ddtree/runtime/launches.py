@@ -17,9 +17,7 @@ from ddtree.graph.op import Op
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import Cache, Tensor, Weight
 from ddtree.templates.kernel import Arg, Kernel, Workspace
-from ddtree.templates.prefetch import prefetch_tile
 from ddtree.templates.program import Tuning, kernels_of_op
-from ddtree.templates.render import render_tile
 from ddtree.templates.target import Target
 
 
@@ -69,44 +67,7 @@ def launches(graph: StepGraph, target: Target, tuning: Tuning) -> list[Launch]:
         for kernel in kernels:
             spaces = {Place("workspace", w.name, names): w for w in kernel.tile.workspace}
             made.append(Launch(kernel, tuple(_place(arg, op, names) for arg in kernel.tile.args), spaces))
-    budgets = {name: choices["prefetch"] << 20 for name, choices in tuning.items() if "prefetch" in choices}
-    return with_prefetch(made, budgets) if budgets else made
-
-
-def with_prefetch(plan: Sequence[Launch], budgets: Mapping[str, int]) -> list[Launch]:
-    """The plan with a prefetch before each op of `budgets` (bytes by op name): of the weights that follow that op in order, as
-    many as fit. Stacked weights are left out, because the choice among them is not known yet."""
-    made: list[Launch] = []
-    for i, launch in enumerate(plan):
-        op = launch.kernel.op
-        if op.name() in budgets and (i == 0 or plan[i - 1].kernel.op is not op):
-            ahead = _ahead(plan[i:], budgets[op.name()])
-            if ahead:
-                tile = prefetch_tile(tuple(ahead.values()))
-                made.append(Launch(Kernel(tile, op, render_tile(tile)), tuple(ahead), {}))
-        made.append(launch)
     return made
-
-
-def _ahead(plan: Sequence[Launch], budget: int) -> dict[Place, int]:
-    """Places of the weights that the launches after the first op read, with their bytes."""
-    first, ahead = plan[0].kernel.op, dict[Place, int]()
-    for launch in plan:
-        op = launch.kernel.op
-        if op is first:
-            continue
-        sizes = {w.name: op.bytes_of(w) // 16 * 16 for w in op.weights() if not w.count and len(w.full) > 1}
-        for place in launch.places:
-            if place.kind == "weight" and place.name in sizes and place not in ahead:
-                if sum(ahead.values()) + sizes[place.name] > budget:
-                    return ahead
-                ahead[place] = sizes[place.name]
-    return ahead
-
-
-def prefetches(graph: StepGraph, target: Target, tuning: Tuning) -> list[Kernel]:
-    """The prefetch kernels of a step; no op has them."""
-    return [launch.kernel for launch in launches(graph, target, tuning) if launch.kernel.tile.template == "prefetch"]
 
 
 def pack_weights(graphs: Sequence[StepGraph], stored: Mapping[str, Any]) -> dict[Place, np.ndarray]:

@@ -23,7 +23,7 @@ def kernels_of_op(graph: StepGraph, op: Op, target: Target, tuning: Tuning) -> l
     the commit step runs decode kernels on rows that go to pages.
     """
     tree = graph.tree if op.writes_cache else graph.decode
-    return render(op, target, tree=tree, tuning={k: v for k, v in tuning.get(op.name(), {}).items() if k != "prefetch"})
+    return render(op, target, tree=tree, tuning=dict(tuning.get(op.name(), {})))
 
 
 def distinct(graphs: Iterable[StepGraph]) -> list[tuple[StepGraph, Op]]:

@@ -62,11 +62,7 @@ class MlaQuery(Op):
         absorbed = np.stack([np.matmul(row[:, None, : self.nope], keys)[:, 0] for row in q])
         return run.num.store(np.concatenate([absorbed, rotated], axis=2))
 
-    def bytes_of(self, weight: Weight) -> int:
-        """The key half."""
-        return self.q.shape[1] * self.nope * weight.shape[1] * 2
-
     def cost(self, load: Load) -> Cost:
         """The key half of kv_b once for all rows."""
-        size = self.bytes_of(self.weight)
-        return Cost(size, row_traffic(load, self.q), row_traffic(load, self.y), load.rows * size)
+        elements = self.q.shape[1] * self.nope * self.weight.shape[1]
+        return Cost(elements * 2, row_traffic(load, self.q), row_traffic(load, self.y), 2 * load.rows * elements)

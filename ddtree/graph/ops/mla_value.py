@@ -53,11 +53,7 @@ class MlaValue(Op):
         )  # [heads, value, latent]
         return run.num.store(np.stack([np.matmul(values, row[:, :, None])[..., 0] for row in z]))
 
-    def bytes_of(self, weight: Weight) -> int:
-        """The value half."""
-        return self.z.shape[1] * self.value * weight.shape[1] * 2
-
     def cost(self, load: Load) -> Cost:
         """The value half of kv_b once for all rows."""
-        size = self.bytes_of(self.weight)
-        return Cost(size, row_traffic(load, self.z), row_traffic(load, self.y), load.rows * size)
+        elements = self.z.shape[1] * self.value * self.weight.shape[1]
+        return Cost(elements * 2, row_traffic(load, self.z), row_traffic(load, self.y), 2 * load.rows * elements)

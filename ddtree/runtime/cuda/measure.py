@@ -145,12 +145,11 @@ def op_times(
     """Every kind of op alone: all its launches of the step in one graph, so that each finds its weights cold."""
     groups: dict[str, list[tuple[Op, Call]]] = {}
     for launch, call in rank.launched(name, rows):
-        ahead = launch.kernel.tile.template == "prefetch"
-        groups.setdefault("prefetch" if ahead else label(launch.kernel.op), []).append((launch.kernel.op, call))
+        groups.setdefault(label(launch.kernel.op), []).append((launch.kernel.op, call))
     made = []
     for what, members in groups.items():
         ops = {id(op): op for op, _ in members}
-        size = 0 if what == "prefetch" else touched(members[0][0], load, experts)
+        size = touched(members[0][0], load, experts)
         replay = Replay(rank.device, lambda calls=[c for _, c in members]: _launch(rank.device, calls))  # type: ignore[misc]
         us = replay.microseconds(repeats) / len(ops)
         replay.close()
