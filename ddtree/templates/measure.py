@@ -7,8 +7,7 @@ from ddtree.templates.target import Target
 
 FILL_THREADS, READ_THREADS = 256, 256
 READ_DEPTH = 8  # 16-byte loads in flight for each thread
-READ_PIECE = READ_THREADS * READ_DEPTH * 16  # bytes
-READ_TURNS = 4  # pieces of a block, where there are enough for all SMs
+READ_PART = 4096  # 16-byte vectors of a block, where there are enough for all SMs
 
 
 def random_fill_tile(target: Target) -> Tile:
@@ -23,9 +22,10 @@ def random_fill_tile(target: Target) -> Tile:
     )
 
 
-def read_turns(target: Target, nbytes: int) -> int:
-    """Pieces of a block: few bytes are spread over all SMs."""
-    return max(1, min(READ_TURNS, nbytes // (READ_PIECE * target.sms * 4)))
+def read_part(target: Target, nbytes: int) -> int:
+    """Vectors of a block: few bytes are spread over all SMs."""
+    share = -(-nbytes // 16 // (4 * target.sms))
+    return min(READ_PART, -(-share // READ_THREADS) * READ_THREADS)
 
 
 def stream_read_tile(target: Target, nbytes: int) -> Tile:
@@ -35,6 +35,6 @@ def stream_read_tile(target: Target, nbytes: int) -> Tile:
         template="stream_read",
         constants={"threads": READ_THREADS, "depth": READ_DEPTH},
         args=tuple(Arg("workspace", name) for name in ("read", "data", "never")),
-        grid=(max(1, -(-nbytes // (READ_PIECE * read_turns(target, nbytes)))), 1, 1),
+        grid=(max(1, -(-(nbytes // 16) // read_part(target, nbytes))), 1, 1),
         block=READ_THREADS,
     )

@@ -15,7 +15,7 @@ from ddtree.graph.tensor import DType, Weight
 from ddtree.runtime.launches import launches, pack_weights
 from ddtree.runtime.random_weights import RandomArray, random_arrays
 from ddtree.runtime.weights.int4 import Int4
-from ddtree.templates.measure import random_fill_tile, stream_read_tile
+from ddtree.templates.measure import random_fill_tile, read_part, stream_read_tile
 from ddtree.templates.render import render_tile
 from ddtree.templates.target import DEFAULT_TARGET, target
 from tests.emulator import guarded
@@ -94,10 +94,13 @@ def test_fill_kernel_repeats_the_template(words: int, period: int) -> None:
         assert (out[:period] != out[period : 2 * period]).any()
 
 
-def test_read_kernel_stays_inside_its_buffer() -> None:
-    data = guarded(np.arange(3 * 32768 // 4 + 4, dtype=np.uint32))  # guard pages around it end a stray read
-    tile = stream_read_tile(target(DEFAULT_TARGET), data.nbytes)
+@pytest.mark.parametrize("vectors", [1, 255, 6145])
+def test_read_kernel_stays_inside_its_buffer(vectors: int) -> None:
+    data = guarded(np.ones((vectors, 4), np.uint32))  # guard pages around it end a stray read
+    where = target(DEFAULT_TARGET)
+    tile = stream_read_tile(where, data.nbytes)
+    assert tile.grid[0] * read_part(where, data.nbytes) >= vectors
+    read = guarded(np.frombuffer(struct.pack("2Q", vectors, read_part(where, data.nbytes)), np.uint8))
     never = guarded(np.zeros(1, np.uint32))
-    read = guarded(np.frombuffer(struct.pack("2Q", data.nbytes, 1), np.uint8))
     run_tile(tile, render_tile(tile), [read, data, never])
     assert never[0] == 0

@@ -17,7 +17,7 @@ from ddtree.runtime.cuda.driver import Device
 from ddtree.runtime.cuda.module import Call, Function
 from ddtree.runtime.cuda.rank import Rank
 from ddtree.runtime.cuda.replay import Replay
-from ddtree.templates.measure import read_turns, stream_read_tile
+from ddtree.templates.measure import read_part, stream_read_tile
 
 READ_BYTES = 8 << 30  # of the read that gives the bandwidth
 CACHED = 160 << 20  # bytes: what one replay touches less of may still be in L2 when the next one begins
@@ -85,7 +85,7 @@ class Reader:
     def call(self, nbytes: int, at: int) -> Call:
         """A launch that reads `nbytes` from offset `at` on."""
         if nbytes not in self._spans:
-            packed = struct.pack("2Q", nbytes, read_turns(self.device.target, nbytes))
+            packed = struct.pack("2Q", nbytes // 16, read_part(self.device.target, nbytes))
             self._spans[nbytes] = self.device.upload(np.frombuffer(packed, np.uint8), "a span")
         tile = stream_read_tile(self.device.target, nbytes)
         return Call(self.function, tile, [self._spans[nbytes], self.buffer + at, self.never])
