@@ -15,7 +15,7 @@ from ddtree.errors import CompileError, UsageError
 from ddtree.graph.buckets import needed_buckets
 from ddtree.graph.build import Builder, Limits, build_ranks, build_step, steps_of
 from ddtree.graph.draw import draw
-from ddtree.graph.explain import as_data, explain
+from ddtree.graph.explain import as_data, explain, table
 from ddtree.graph.model import Model, load
 from ddtree.graph.step_graph import StepGraph
 from ddtree.runtime.cache import CompileCache
@@ -82,8 +82,8 @@ def _kernels(model: Model, graphs: Sequence[StepGraph], args: argparse.Namespace
     for name in args.target or [DEFAULT_TARGET]:
         tuning = tuning_of(model, name)
         kernels = program(ops, target(name), tuning).values()
-        sources = [KernelSource(k.name, k.op.name(), k.source, k.tile.smem) for k in kernels]
-        sources += [KernelSource(t.name, t.template, render_tile(t), t.smem) for t in between]
+        sources = [KernelSource(k.name, k.op.name(), k.source, k.tile.smem, k.tile.block) for k in kernels]
+        sources += [KernelSource(t.name, t.template, render_tile(t), t.smem, t.block) for t in between]
         compiled += compile_all(
             sources, [name], jobs=args.jobs, cache=CompileCache(), dump_dir=args.dump_source, progress=progress
         )
@@ -101,11 +101,15 @@ def _write(kernels: Sequence[CompiledKernel], folder: Path) -> None:
 
 
 def _show(kernels: Sequence[CompiledKernel], seconds: float) -> None:
-    print(f"{'kernel':<56} {'target':<13} {'regs':>4} {'smem':>7} {'cubin':>8}")
-    for k in kernels:
-        print(
-            f"{k.name:<56} {k.target:<13} {k.registers:>4} {k.smem_bytes:>7} {k.cubin_bytes:>8}{'  cached' if k.cached else ''}"
+    head = ("kernel", "target", "threads", "regs", "smem", "blocks/SM", "cubin", "")
+    lines = [
+        (
+            k.name, k.target, str(k.threads), str(k.registers), str(k.smem_bytes), str(k.blocks_per_sm), str(k.cubin_bytes),
+            "cached" if k.cached else "",
         )
+        for k in kernels
+    ]  # fmt: skip
+    print(table(head, lines))
     print(f"{len(kernels)} cubins, {sum(k.cached for k in kernels)} from the cache, {seconds:.1f} s")
 
 

@@ -20,7 +20,7 @@ from ddtree.runtime import nvrtc
 from ddtree.runtime.cache import CompileCache, Entry, content_key
 from ddtree.runtime.cubin import Usage, inspect, ptxas_usage
 from ddtree.runtime.headers import HeaderReader
-from ddtree.templates.target import SHARED_LIMIT
+from ddtree.templates.target import SHARED_LIMIT, TARGETS
 
 _FILE_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
@@ -35,12 +35,14 @@ class KernelSource:
     op             the op it implements, as in the YAML
     source         CUDA C++ text
     dynamic_smem   largest dynamic shared memory it is launched with, bytes per block
+    threads        of a block
     """
 
     name: str
     op: str
     source: str
     dynamic_smem: int
+    threads: int = 32
 
     def __post_init__(self) -> None:
         for text in (self.name, self.op):
@@ -57,6 +59,7 @@ class CompiledKernel:
     stack_bytes   local memory per thread: spills and indexed local arrays
     spill_bytes   spill stores + loads that ptxas reports
     smem_bytes    shared memory per block: static + the largest dynamic size launched
+    threads       of a block
     cached        True when the cubin came from the compile cache
     seconds       time it took to compile or to load
     """
@@ -70,8 +73,14 @@ class CompiledKernel:
     stack_bytes: int
     spill_bytes: int
     smem_bytes: int
+    threads: int
     cached: bool
     seconds: float
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """Blocks that are resident on one multiprocessor of the target."""
+        return TARGETS[self.target].blocks_per_sm(self.threads, self.registers, self.smem_bytes)
 
     @property
     def cubin_bytes(self) -> int:
@@ -160,7 +169,9 @@ def dump_sources(sources: Sequence[KernelSource], folder: Path) -> None:
 def report(model: str, kernels: Sequence[CompiledKernel], seconds: float) -> dict[str, Any]:
     """The object that `ddtree-compile --json` prints; "target" is a list when there are several."""
     targets = list(dict.fromkeys(kernel.target for kernel in kernels))
-    columns = ("name", "op", "target", "registers", "spill_bytes", "smem_bytes", "cubin_bytes", "cached")
+    columns = (
+        "name", "op", "target", "threads", "registers", "spill_bytes", "smem_bytes", "blocks_per_sm", "cubin_bytes", "cached",
+    )  # fmt: skip
     return {
         "model": model,
         "target": targets[0] if len(targets) == 1 else targets,
@@ -233,6 +244,7 @@ def _kernel(source: KernelSource, target: str, built: _Built) -> CompiledKernel:
         stack_bytes=usage.stack_bytes,
         spill_bytes=usage.spill_bytes,
         smem_bytes=usage.smem_bytes + source.dynamic_smem,
+        threads=source.threads,
         cached=built.cached,
         seconds=built.seconds,
     )

@@ -9,7 +9,7 @@ from ddtree.runtime import compiler, nvrtc
 from ddtree.runtime.cache import CompileCache
 from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all, report
 from ddtree.runtime.headers import HeaderReader
-from ddtree.templates.target import SHARED_LIMIT, TARGETS
+from ddtree.templates.target import SHARED_LIMIT, TARGETS, TARGETS
 from tests.compile.sources import SPILLING, bulk_copy, scale
 
 BOTH = tuple(TARGETS)
@@ -150,7 +150,24 @@ def test_an_unknown_target_is_refused_first() -> None:
 
 
 def test_report_has_the_columns_of_the_command() -> None:
-    kernel = CompiledKernel("n", "op", "sm_90a", b"12345", ("s",), 40, 0, 0, 4096, True, 0.1)
+    kernel = CompiledKernel("n", "op", "sm_90a", b"12345", ("s",), 40, 0, 0, 4096, 256, True, 0.1)
     row = {"name": "n", "op": "op", "target": "sm_90a", "registers": 40, "spill_bytes": 0, "smem_bytes": 4096}
-    row |= {"cubin_bytes": 5, "cached": True}
+    row |= {"threads": 256, "blocks_per_sm": 6, "cubin_bytes": 5, "cached": True}
     assert report("m", [kernel], 1.23456) == {"model": "m", "target": "sm_90a", "seconds": 1.235, "kernels": [row]}
+
+
+@pytest.mark.parametrize(
+    ("name", "threads", "registers", "smem", "blocks"),
+    [
+        ("sm_90a", 256, 126, 91_264, 2),  # by shared memory: 228 KB, 1 KB more for each block
+        ("sm_90a", 256, 128, 0, 2),  # by registers: 64 K
+        ("sm_90a", 1024, 32, 0, 2),  # by threads: 2,048
+        ("sm_90a", 32, 16, 0, 32),
+        ("compute_120f", 256, 120, 91_264, 1),
+        ("compute_120f", 512, 40, 0, 3),  # 1,536 threads
+        ("compute_120f", 256, 40, 50_176, 2),
+        ("compute_120f", 256, 40, 50_177, 1),
+    ],
+)
+def test_blocks_that_fit_on_a_multiprocessor(name: str, threads: int, registers: int, smem: int, blocks: int) -> None:
+    assert TARGETS[name].blocks_per_sm(threads, registers, smem) == blocks

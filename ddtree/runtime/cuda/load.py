@@ -74,11 +74,11 @@ def compile_functions(
     """Every kernel of the steps, and of tiles that belong to no op, compiled and loaded, by name; at the largest shared memory
     that any of its launches asks for."""
     tiles = {t.name: t for t in others}
-    sources = {t.name: KernelSource(t.name, t.template, render_tile(t), t.smem) for t in others}
+    sources = {t.name: KernelSource(t.name, t.template, render_tile(t), t.smem, t.block) for t in others}
     for kernel in (launch.kernel for plan in plans for launch in plan):
         if kernel.name not in tiles or kernel.tile.smem > tiles[kernel.name].smem:
             tiles[kernel.name] = kernel.tile
-            sources[kernel.name] = KernelSource(kernel.name, kernel.op.name(), kernel.source, kernel.tile.smem)
+            sources[kernel.name] = KernelSource(kernel.name, kernel.op.name(), kernel.source, kernel.tile.smem, kernel.tile.block)
 
     def done(count: int, total: int, _: CompiledKernel) -> None:
         progress("kernels", count, total)
