@@ -241,10 +241,11 @@ def test_schedules_and_races() -> None:
     check_schedules(op, inputs(op, 11, seed=12), decode_rows([5] * 11), tuning={"blocks": 3})
 
 
-def test_prompt_and_generated_rows_share_kernels() -> None:
+def test_generated_rows_take_one_launch_and_other_shapes_four() -> None:
     op = expert_mlp(**TINY)
-    decode, prefill = rendered(op, tree=True), rendered(with_rows(op, 1024), tree=False)
-    assert [k.source for k in decode] == [k.source for k in prefill]
+    assert len(rendered(op, tree=True)) == 1 and len(rendered(with_rows(op, 1024), tree=False)) == 4
+    wide = expert_mlp(**{**TINY, "width": 512})  # more activations than a lane's registers hold
+    assert [k.source for k in rendered(wide, tree=True)] == [k.source for k in rendered(with_rows(wide, 1024), tree=False)]
 
 
 def test_other_groups_are_refused() -> None:

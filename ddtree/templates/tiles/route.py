@@ -1,4 +1,5 @@
-"""Launches of Route: the router's product, an ordinary linear into a workspace, then the choice of a block for each row."""
+"""Launches of Route: one for generated rows; for prompt rows the router's product, an ordinary linear into a workspace, then the
+choice of a block for each row."""
 
 from __future__ import annotations
 
@@ -10,14 +11,16 @@ from ddtree.graph.op import OpError
 from ddtree.graph.ops.route import Route
 from ddtree.graph.tensor import DType
 from ddtree.templates.kernel import Arg, Tile, Workspace
-from ddtree.templates.product import Product, require_bf16
+from ddtree.templates.product import STEP, TILE, Product, require_bf16
 from ddtree.templates.target import Target
 from ddtree.templates.tiles.linear import linear_tile
-from ddtree.templates.tiles.rowwise import WARP, domain, domain_suffix, kernel_name
+from ddtree.templates.tiles.rowwise import WARP, ceil_div, domain, domain_suffix, kernel_name
 
 MOST_EXPERTS = 1024  # a lane of eight warps keeps four scores in registers
 MOST_CHOSEN = 32
 EXPERTS_PER_WARP = 96  # three a lane
+MOST_ROWS = 64  # of the launch for generated rows
+CHAIN = 6  # steps of a warp in it: 384 experts of 7168 columns take 120 blocks, at most one on an SM
 
 
 def product(op: Route) -> Product:
@@ -32,7 +35,7 @@ def pack(op: Route, field: str, array: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def tiles(op: Route, target: Target, *, tree: bool, tuning: dict[str, int]) -> tuple[Tile, ...]:
-    """Two launches; the first is the kernel of a Linear of that shape."""
+    """One launch for generated rows, else two; the first of those is the kernel of a Linear of that shape."""
     require_bf16(op.x, op.weight)
     experts = op.weight.shape[0]
     if op.bias.dtype is not DType.FP32:
@@ -41,6 +44,8 @@ def tiles(op: Route, target: Target, *, tree: bool, tuning: dict[str, int]) -> t
         raise OpError(
             f"the kernel chooses at most {MOST_CHOSEN} of {MOST_EXPERTS} experts, the op wants {op.top_k} of {experts}"
         )
+    if tree and op.x.shape[0] <= MOST_ROWS:
+        return (_decode_tile(op, target),)
     logits = Workspace("logits", op.x.shape[0] * experts * 4)
     to_logits = linear_tile(product(op), op.x, Arg("workspace", logits.name), "fp32", target, tree=tree, tuning=tuning)
     return replace(to_logits, workspace=(logits, *to_logits.workspace)), _choice_tile(op, logits)
@@ -64,3 +69,29 @@ def _choice_tile(op: Route, logits: Workspace) -> Tile:
         block=WARP * warps,
         workspace=(logits,),
     )
+
+
+def _decode_tile(op: Route, target: Target) -> Tile:
+    """A block for every 16 experts and part of K, all resident: those that choose wait for the others' sums."""
+    p = product(op)
+    steps = ceil_div(p.inner, STEP)
+    warps = min(8, ceil_div(steps, CHAIN))
+    split = ceil_div(steps, CHAIN * warps)
+    smem = warps * (CHAIN * 1024 + 1024 + 8)
+    return Tile(
+        name=kernel_name("route_decode", *op.weight.shape, op.top_k, op.scale, domain_suffix(op.x)),
+        template="route_decode",
+        constants={
+            "hidden": p.inner, "experts": p.out, "top_k": op.top_k, "scale": op.scale, "steps": p.steps, "warps": warps, "chain": CHAIN,
+            "split": split, "smem": smem, "domain": domain(op.x),
+        },
+        args=(
+            Arg("weight", "weight", part="fragments"), Arg("weight", "bias"), Arg("tensor", "x"), Arg("rows"),
+            Arg("workspace", "sums"), Arg("tensor", "ids"), Arg("tensor", "gates"),
+        ),
+        grid=(max(p.tiles * split, min(op.x.shape[0], target.sms)), 1, 1),
+        block=WARP * warps,
+        smem=smem,
+        workspace=(Workspace("sums", op.x.shape[0] * split * p.tiles * TILE * 4, fill=0xFF),),
+        coresident=True,
+    )  # fmt: skip

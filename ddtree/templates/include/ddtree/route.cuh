@@ -1,4 +1,5 @@
 // Choice of experts: s = sigmoid(logit); the top_k of s + bias; gates = scale s / (sum of the chosen s + 1e-20).
+// Generated rows have a launch that makes the logits too (route_decode.cuh).
 //
 //   logits   [rows][experts] float: router weight x, from a linear launch before this one
 //   bias     [experts] float: selects, and is no part of the gates
@@ -34,6 +35,11 @@ struct Candidates {
     int id[N];
     float score[N];
 
+    DEVICE void set(int i, int expert, float logit, float bias) {
+        id[i] = expert, score[i] = sigmoid(logit), key[i] = rank_key(score[i], bias);
+    }
+    DEVICE void clear(int i, int expert) { id[i] = expert, score[i] = 0.f, key[i] = 0; }
+
     // Removes the candidate of the highest key, of equal ones that of the lowest id; every lane gets its score.
     DEVICE int take(float& its_score, u32& its_key) {
         u32 best = 0;
@@ -55,34 +61,23 @@ struct Candidates {
     }
 };
 
-template <class Config>
-DEVICE void route(const float* logits, const float* bias, const Rows* rows, int* ids, float* gates) {
+// Of each warp's candidates its top_k, then of those the top_k of the row; `WARPS` warps take part, the whole block calls it.
+template <class Config, int WARPS, int PER_LANE>
+DEVICE void choose(Candidates<PER_LANE>& mine, int row, int* ids, float* gates) {
     static_assert(Config::top_k <= 32, "a lane keeps a slot");
-    constexpr int kWarps = Config::warps, kThreads = 32 * kWarps, kPerLane = (Config::experts + kThreads - 1) / kThreads;
-    constexpr int kFinalists = kWarps * Config::top_k, kFinalistsPerLane = (kFinalists + 31) / 32;
+    constexpr int kFinalists = WARPS * Config::top_k, kFinalistsPerLane = (kFinalists + 31) / 32;
     SHARED_ARRAY(u32, keys, kFinalists);
     SHARED_ARRAY(int, finalists, kFinalists);
     SHARED_ARRAY(float, scores, kFinalists);
-    const int row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    pdl_launch_dependents();
-    pdl_wait();
-    if (row >= live<Config::domain>(rows)) return;
-    Candidates<kPerLane> mine;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-        const int expert = i * kThreads + threadIdx.x;
-        const bool exists = expert < Config::experts;
-        mine.id[i] = expert;
-        mine.score[i] = exists ? sigmoid(logits[size_t(row) * Config::experts + expert]) : 0.f;
-        mine.key[i] = exists ? rank_key(mine.score[i], bias[expert]) : 0;
-    }
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (warp < WARPS)
 #pragma unroll 1                  // little code: a warp fetches every instruction from afar
-    for (int slot = 0; slot < Config::top_k; ++slot) {
-        float score;
-        u32 key;
-        const int id = mine.take(score, key), at = warp * Config::top_k + slot;
-        if (lane == 0) keys[at] = key, finalists[at] = id, scores[at] = score;
-    }
+        for (int slot = 0; slot < Config::top_k; ++slot) {
+            float score;
+            u32 key;
+            const int id = mine.take(score, key), at = warp * Config::top_k + slot;
+            if (lane == 0) keys[at] = key, finalists[at] = id, scores[at] = score;
+        }
     __syncthreads();
     if (warp > 0) return;
     Candidates<kFinalistsPerLane> all;
@@ -106,6 +101,23 @@ DEVICE void route(const float* logits, const float* bias, const Rows* rows, int*
     if (lane >= Config::top_k) return;
     ids[row * Config::top_k + lane] = id;
     gates[row * Config::top_k + lane] = s / (total + 1e-20f) * Config::scale;
+}
+
+template <class Config>
+DEVICE void route(const float* logits, const float* bias, const Rows* rows, int* ids, float* gates) {
+    constexpr int kThreads = 32 * Config::warps, kPerLane = (Config::experts + kThreads - 1) / kThreads;
+    const int row = blockIdx.x;
+    pdl_launch_dependents();
+    pdl_wait();
+    if (row >= live<Config::domain>(rows)) return;
+    Candidates<kPerLane> mine;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+        const int expert = i * kThreads + threadIdx.x;
+        if (expert < Config::experts) mine.set(i, expert, logits[size_t(row) * Config::experts + expert], bias[expert]);
+        else mine.clear(i, expert);
+    }
+    choose<Config, Config::warps>(mine, row, ids, gates);
 }
 
 }  // namespace ddtree

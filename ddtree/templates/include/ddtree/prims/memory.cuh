@@ -88,6 +88,27 @@ PRIM void store16_relaxed(void* p, uint4 v AND_SITE) {
 #endif
 }
 
+// One bf16, or eight bytes: for data that is not sixteen bytes of one thread.
+PRIM void store_relaxed(bf16* p, bf16 v AND_SITE) {
+#ifdef DDTREE_EMULATED
+    emu::check_aligned(p, 2, "store_relaxed", site);
+    emu::atomic_load(p, 2);   // tells the race checker what the access is
+    emu::atomic_store(p, v.bits, 2);
+#else
+    asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" :: "l"(p), "h"(v.bits) : "memory");
+#endif
+}
+
+PRIM void store8_relaxed(void* p, uint2 v AND_SITE) {
+#ifdef DDTREE_EMULATED
+    emu::check_aligned(p, 8, "store8_relaxed", site);
+    emu::atomic_load(p, 8);
+    emu::atomic_store(p, u64(v.y) << 32 | v.x, 8);
+#else
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" :: "l"(p), "r"(v.x), "r"(v.y) : "memory");
+#endif
+}
+
 // ---- flags between blocks (PTX: ld.acquire, st.release, atom; memory consistency model, release and acquire patterns)
 // What a thread (and, after a __syncthreads, its block) wrote before a release is visible after the matching acquire.
 PRIM u32 ld_acquire(const u32* p AND_SITE) {
@@ -174,6 +195,14 @@ PRIM u64 policy_evict_last() {
     u64 policy;
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     return policy;
+#endif
+}
+
+PRIM void prefetch_l1(const void* p) {   // the line of a global address. PTX: prefetch
+#ifndef DDTREE_EMULATED
+    asm volatile("prefetch.global.L1 [%0];" :: "l"(p));
+#else
+    (void)p;
 #endif
 }
 
