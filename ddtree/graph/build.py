@@ -30,7 +30,7 @@ from ddtree.graph.rows import MAX_ROWS
 from ddtree.graph.schema import Layers
 from ddtree.graph.scope import Scope, output_name
 from ddtree.graph.step_graph import StepGraph, StepName
-from ddtree.graph.tensor import DType, Shard, Tensor, Weight
+from ddtree.graph.tensor import Cache, DType, Shard, Tensor, Weight
 from ddtree.graph.yaml_text import Path_
 
 DRAFT = "draft."  # prefix of everything that belongs to the drafter
@@ -304,7 +304,10 @@ class Builder:
         caches = (
             StepGraph("verify", tuple(self._verified[0]), {}, {}, MAX_ROWS, tree=True, decode=True).caches().values()
         )
-        ops: list[Op] = [self._loop(CacheCommit, path=path, length=length, cache=cache) for cache in caches]
+        kinds: dict[Any, list[Cache]] = {}
+        for cache in caches:
+            kinds.setdefault((cache.row, cache.dtype, cache.window), []).append(cache)
+        ops = [self._loop(CacheCommit, path=path, length=length, layers=tuple(layers)) for layers in kinds.values()]
         inputs = {"path": path, "length": length}
         if self.drafter:
             features = self._features(MAX_ROWS)

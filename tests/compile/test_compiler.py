@@ -9,7 +9,7 @@ from ddtree.runtime import compiler, nvrtc
 from ddtree.runtime.cache import CompileCache
 from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all, report
 from ddtree.runtime.headers import HeaderReader
-from ddtree.templates.target import SHARED_LIMIT, TARGETS, TARGETS
+from ddtree.templates.target import SHARED_LIMIT, TARGETS
 from tests.compile.sources import SPILLING, bulk_copy, scale
 
 BOTH = tuple(TARGETS)

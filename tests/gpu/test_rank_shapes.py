@@ -22,7 +22,7 @@ from ddtree.runtime.cuda.driver import Device
 from ddtree.runtime.kv import NumpyCache
 from ddtree.runtime.weights import Int4
 from tests.gpu.harness import gpu_runner
-from tests.ops.harness import ROW_COUNTS, assert_same_bits, copy_cache, take
+from tests.ops.harness import ROW_COUNTS, assert_same_bits, caches_of, copy_cache, take
 from tests.ops.operands import random_inputs
 from tests.ops.tables import prompt_rows, tree_rows
 
@@ -112,10 +112,8 @@ def inputs_of(op: Op, rows: RowTable, rng: np.random.Generator) -> dict[str, Any
         given["length"] = np.array([8, 5, 0, 0, 0, 0, 0, 0], np.int32)
     given |= {name: _weight(o, rng) for name, o in op.operands() if isinstance(o, Weight)}
     inputs = random_inputs(op, rows, rng, **given)
-    for name, value in inputs.items():
-        if isinstance(value, NumpyCache):
-            value.write(rows, rng.standard_normal((len(rows), *value.cache.row)).astype(np.float32))
-            inputs[name] = copy_cache(value)
+    for value in caches_of(inputs).values():
+        value.write(rows, round_bf16(rng.standard_normal((len(rows), *value.cache.row)).astype(np.float32)))
     return inputs
 
 
@@ -135,11 +133,13 @@ def reference(op: Op, inputs: dict[str, Any], rows: RowTable) -> dict[str, np.nd
     for name, value in inputs.items():
         if isinstance(value, Int4):
             arrays[name] = LazyExperts(value) if value.packed.ndim == 3 else value.dequantise(np.float32)
+        elif isinstance(value, list):
+            arrays[name] = [copy_cache(x) if isinstance(x, NumpyCache) else x for x in value]
         else:
             arrays[name] = copy_cache(value) if isinstance(value, NumpyCache) else value
     made = op.reference(Run(Numerics(Precision.BF16), rows), **arrays)
     outputs = dict(zip(op.outputs, made if isinstance(made, tuple) else (made,), strict=True))
-    return outputs | {name: value for name, value in arrays.items() if isinstance(value, NumpyCache)}
+    return outputs | caches_of(arrays)
 
 
 @pytest.mark.parametrize(("op", "generated"), [c[1:] for c in distinct_ops()], ids=[c[0] for c in distinct_ops()])

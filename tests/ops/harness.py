@@ -21,6 +21,7 @@ test_mutations.py.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import tempfile
 from collections.abc import Callable, Sequence
@@ -111,13 +112,21 @@ def reference(op: Op, inputs: dict[str, Any], rows: RowTable, precision: Precisi
         if name in op.outputs:
             continue
         given = inputs[name]
-        if isinstance(given, list):
-            arrays[name] = [_rounded(x, o.dtype) for x in given]
-        else:
-            arrays[name] = copy_cache(given) if isinstance(o, Cache) else _rounded(given, o.dtype)
+        fresh = copy_cache if isinstance(o, Cache) else functools.partial(_rounded, dtype=o.dtype)
+        if not isinstance(given, list):
+            arrays[name] = fresh(given)
+        elif name not in arrays:
+            arrays[name] = [fresh(x) for x in given]
     made = op.reference(Run(Numerics(precision), rows), **arrays)
     outputs = dict(zip(op.outputs, made if isinstance(made, tuple) else (made,), strict=True))
-    return outputs | {name: value for name, value in arrays.items() if isinstance(value, NumpyCache)}
+    return outputs | caches_of(arrays)
+
+
+def caches_of(arrays: dict[str, Any]) -> dict[str, NumpyCache]:
+    """The caches among a reference's arguments; members of a tuple by field and index."""
+    found = {name: value for name, value in arrays.items() if isinstance(value, NumpyCache)}
+    lists = ((name, value) for name, value in arrays.items() if isinstance(value, list))
+    return found | {f"{n}{i}": x for n, value in lists for i, x in enumerate(value) if isinstance(x, NumpyCache)}
 
 
 def _rounded(x: np.ndarray | Int4, dtype: DType) -> np.ndarray:

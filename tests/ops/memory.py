@@ -129,13 +129,17 @@ class OpMemory:
                 for rank, part in enumerate(self.parts[arg.of]):
                     part.require_unchanged(0, f"{arg.of} of rank {rank} was written")
             elif arg.kind in ("pages", "scratch"):
-                c = made.setdefault(arg.of, copy_cache(self.caches[arg.of]))
+                c = made.setdefault(self._field(arg), copy_cache(self.caches[self._field(arg)]))
                 setattr(c, "rows" if arg.kind == "pages" else "scratch", from_device(buffer.array, buffer.dtype))
         return made
 
     def _operand(self, arg: Arg) -> Any:
         value = getattr(self.op, arg.of)
         return value[arg.index] if isinstance(value, tuple) else value
+
+    def _field(self, arg: Arg) -> str:
+        """An operand's field; a member of a tuple has its index behind it."""
+        return f"{arg.of}{arg.index}" if isinstance(getattr(self.op, arg.of), tuple) else arg.of
 
     def _allocate(self, arg: Arg, inputs: dict[str, Any]) -> Buffer:
         o = self._operand(arg)
@@ -150,7 +154,7 @@ class OpMemory:
         if isinstance(o, Weight):
             return self._weight(arg, o, content)
         if isinstance(o, Cache):
-            self.caches[arg.of] = content
+            self.caches[self._field(arg)] = content
             return Buffer.holding(to_device(content.rows if arg.kind == "pages" else content.scratch, o.dtype), o.dtype)
         return Buffer.holding(_padded(o, content, live(o, self.rows)), o.dtype)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddtree.graph.op import Op
+from ddtree.graph.op import Op, OpError
 from ddtree.graph.ops import CacheCommit
 from ddtree.graph.rows import RowTable
 from ddtree.graph.tensor import Cache
@@ -22,12 +22,12 @@ from tests.ops.harness import (
 )
 
 
-def commit(sequences: int, depth: int, c: Cache) -> Op:
+def commit(sequences: int, depth: int, c: Cache, layers: int = 3) -> Op:
     return make(
         CacheCommit,
         path=tensor(sequences, depth, dtype="int32", domain="sequences"),
         length=tensor(sequences, dtype="int32", domain="sequences"),
-        cache=c,
+        layers=(c,) * layers,
     )
 
 
@@ -37,13 +37,16 @@ def case(op: Op, rows: RowTable, rng: np.random.Generator, lengths: list[int]) -
     path = np.full((len(lengths), depth), -1, np.int32)
     for s, n in enumerate(lengths):
         path[s, :n] = rng.permutation(rows.node[rows.of(s)])[:n]
-    made = random_cache(op.caches()[0], rows, rng, written=True)
-    return {"path": path, "length": np.array(lengths, np.int32), "cache": made}
+    made = [random_cache(c, rows, rng, written=True) for c in op.caches()]
+    return {"path": path, "length": np.array(lengths, np.int32), "layers": made}
 
 
 def check(op: Op, rows: RowTable, rng: np.random.Generator, lengths: list[int], run=emulate) -> None:
     inputs = case(op, rows, rng, lengths)
-    assert_same_bits(run(op, inputs, rows)["cache"], reference(op, inputs, rows)["cache"])
+    made, want = run(op, inputs, rows), reference(op, inputs, rows)
+    assert made.keys() == want.keys() == {f"layers{i}" for i in range(len(op.caches()))}
+    for name, cache_ in want.items():
+        assert_same_bits(made[name], cache_, name)
 
 
 @pytest.mark.parametrize("committed", [0, 1, 57, 62, 63, 64, 65, 300])
@@ -55,6 +58,19 @@ def test_equals_the_reference(committed: int, rng: np.random.Generator) -> None:
 
 def test_a_full_tree_of_one_chain(rng: np.random.Generator) -> None:
     check(commit(1, 64, cache(160)), tree_rows([40], [64], chain=True), rng, [64])
+
+
+def test_any_number_of_layers(rng: np.random.Generator) -> None:
+    rows = tree_rows([5, 64], [4, 3])
+    for layers in (1, 2, 61):
+        check(commit(2, 4, cache(8), layers), rows, rng, [4, 2])
+
+
+def test_layers_of_several_kinds_are_refused() -> None:
+    with pytest.raises(OpError, match="caches of one kind"):
+        make(
+            CacheCommit, path=tensor(1, 8, dtype="int32"), length=tensor(1, dtype="int32"), layers=(cache(8), cache(16))
+        )  # fmt: skip
 
 
 def test_a_ring(rng: np.random.Generator) -> None:

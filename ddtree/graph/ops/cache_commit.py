@@ -14,17 +14,17 @@ from ddtree.graph.tensor import Cache, Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class CacheCommit(Op):
-    """Copy the cache rows of the accepted path to the positions after the committed ones, bit for bit.
+    """Copy the cache rows of the accepted path to the positions after the committed ones, bit for bit, in every layer.
 
     path, length  (Accept)
-    cache         one layer's cache
+    layers        caches of all layers whose caches have rows of one kind
 
     Rows need no second rotation: a node at depth d was rotated for position committed + d, where it now goes.
     """
 
     path: Tensor
     length: Tensor
-    cache: Cache
+    layers: tuple[Cache, ...]
     template = "cache_commit"
     outputs = ()
 
@@ -33,12 +33,19 @@ class CacheCommit(Op):
         """No output tensor."""
         return {}
 
-    def reference(self, run: Run, *, path: np.ndarray, length: np.ndarray, cache: CacheRows) -> tuple[()]:
-        """Sequence by sequence."""
+    def check(self) -> None:
+        """At least one cache, and rows of one kind."""
+        kinds = {(c.row, c.dtype, c.window) for c in self.layers}
+        self.require(len(kinds) == 1, f"caches of one kind are wanted, found {len(kinds)} kinds")
+
+    def reference(self, run: Run, *, path: np.ndarray, length: np.ndarray, layers: list[CacheRows]) -> tuple[()]:
+        """Sequence by sequence, layer by layer."""
         for s in np.flatnonzero(length):
-            cache.commit(run.rows, int(s), path[s, : length[s]])
+            for cache in layers:
+                cache.commit(run.rows, int(s), path[s, : length[s]])
         return ()
 
     def cost(self, load: Load) -> Cost:
-        """One row read and written per committed position."""
-        return Cost(read=load.rows * self.cache.row_bytes, write=load.rows * self.cache.row_bytes)
+        """One row a layer read and written per committed position."""
+        size = load.rows * sum(c.row_bytes for c in self.layers)
+        return Cost(read=size, write=size)

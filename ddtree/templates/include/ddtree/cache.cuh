@@ -57,7 +57,16 @@ DEVICE void cache_write_pages(const unsigned char* x, const Rows* rows, unsigned
     copy_row<Config>(pages + committed_slot<Config::ring>(rows, row) * Config::row_bytes, x + row * Config::row_bytes);
 }
 
-// Entry j of a sequence's path goes to position committed + j. path [sequences][Config::depth]. grid (depth, sequences)
+// The n-th of some pointers, by selection: an array of parameters that is indexed at run time would need local memory.
+template <class Pointer, class... Pointers>
+DEVICE Pointer nth(u32 n, Pointer first, Pointers... others) {
+    u32 i = 0;
+    ((first = ++i == n ? others : first), ...);
+    return first;
+}
+
+// Entry j of a sequence's path goes to position committed + j, in every layer. path [sequences][Config::depth].
+// grid (depth, sequences, layers)
 template <class Config>
 DEVICE void cache_commit(const int* path, const int* length, const Rows* rows, const unsigned char* scratch, unsigned char* pages) {
     pdl_launch_dependents();
