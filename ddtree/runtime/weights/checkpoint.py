@@ -75,9 +75,7 @@ class Checkpoint:
 
     def view(self, entry: Entry) -> np.ndarray:
         """Read-only view of the bytes of `entry` in the mapped file."""
-        if entry.dtype not in _NUMPY:
-            raise WeightsError(f"{entry.path}: tensor {entry.name!r}: dtype {entry.dtype} cannot be loaded")
-        dtype = _NUMPY[entry.dtype]
+        dtype = numpy_dtype(entry)
         flat = np.frombuffer(self._map(entry.path), dtype, entry.nbytes // dtype.itemsize, entry.start)
         return flat.reshape(entry.shape)
 
@@ -137,6 +135,13 @@ class Checkpoint:
                 )
             self._maps[path] = view
         return self._maps[path]
+
+
+def numpy_dtype(entry: Entry) -> np.dtype:
+    """The NumPy dtype of a tensor's elements. Raises WeightsError for one that NumPy lacks."""
+    if entry.dtype not in _NUMPY:
+        raise WeightsError(f"{entry.path}: tensor {entry.name!r}: dtype {entry.dtype} cannot be loaded")
+    return _NUMPY[entry.dtype]
 
 
 def compile_rules(rules: Sequence[str]) -> tuple[re.Pattern[str], ...]:

@@ -6,6 +6,7 @@ Format (https://github.com/huggingface/safetensors): 8 bytes little-endian heade
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -47,11 +48,13 @@ class Header:
 
     size     bytes of the whole file when it was validated
     entries  by tensor name, in file order
+    changed  when the file was last written, in nanoseconds: data of another moment does not belong to this header
     """
 
     path: Path
     size: int
     entries: dict[str, Entry]
+    changed: int
 
 
 def read_header(path: Path) -> Header:
@@ -60,8 +63,8 @@ def read_header(path: Path) -> Header:
         if not path.is_file():
             raise WeightsError(f"{path}: expected a safetensors file, found none; download it or check --weights")
         with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(0)
+            status = os.fstat(file.fileno())
+            size = status.st_size
             first = file.read(8)
             length = _header_length(path, first, size)
             raw = file.read(length)
@@ -69,7 +72,7 @@ def read_header(path: Path) -> Header:
         raise WeightsError(f"{path}: cannot read it: {error.strerror}") from error
     if len(raw) != length:
         raise WeightsError(f"{path}: expected a header of {length:,} bytes, found {len(raw):,}; the file is changing")
-    return Header(path, size, parse_header(raw, path, size - 8 - length))
+    return Header(path, size, parse_header(raw, path, size - 8 - length), status.st_mtime_ns)
 
 
 def parse_header(raw: bytes, path: Path, data_bytes: int) -> dict[str, Entry]:

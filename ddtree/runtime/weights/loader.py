@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-import ml_dtypes
 import numpy as np
 
 from ddtree.errors import WeightsError
 from ddtree.graph.tensor import DType, Weight
 from ddtree.runtime.weights.checkpoint import Checkpoint
-from ddtree.runtime.weights.int4 import WORD, Int4, bad_scale
+from ddtree.runtime.weights.int4 import WORD, Int4
 from ddtree.runtime.weights.layout import Read
+from ddtree.runtime.weights.values import check_shape, check_values
 
 Progress = Callable[[int, int], None]
 # Norms, biases, routers and small matrices are searched for NaN and Inf; reading a larger matrix only for that would
@@ -56,10 +56,11 @@ class _Parts:
         """Take the rank's part of one tensor; returns its bytes."""
         suffix = read.stored.suffix
         if suffix == "_shape":
-            _check_shape(read, data)
+            check_shape(read, data)
             return 0
         part = data[read.stored.part]
-        _check_values(read, part)
+        if part.size <= CHECKED_ELEMENTS or suffix == "_scale":
+            check_values(read, part, [axis.start or 0 for axis in read.stored.part])
         if self.weight.count:
             if suffix not in self.arrays:
                 self.arrays[suffix] = np.empty((self.weight.count, *part.shape), part.dtype)
@@ -75,34 +76,3 @@ class _Parts:
         if self.weight.dtype is DType.INT4:
             return Int4(self.arrays["_packed"].view(WORD), self.arrays["_scale"], self.weight.group)
         return self.arrays[""]
-
-
-def _check_shape(read: Read, data: np.ndarray) -> None:
-    if tuple(int(n) for n in data) != read.weight.full:
-        raise WeightsError(
-            f"{read.entry.path}: tensor {read.entry.name!r}: expected the values {list(read.weight.full)} of weight "
-            f"{read.weight.name!r}, found {data.tolist()}; correct the weight's shape in the YAML or download the shard again"
-        )
-
-
-def _check_values(read: Read, part: np.ndarray) -> None:
-    """Refuse scales and small tensors that would turn into NaN logits later."""
-    if read.stored.suffix == "_scale":
-        place, want = bad_scale(part), "finite scales"
-    elif part.dtype.kind in "iu" or part.size > CHECKED_ELEMENTS:
-        return
-    else:
-        place, want = _first_not_finite(part), "finite values"
-    if place is not None:
-        first = [(axis.start or 0) + i for axis, i in zip(read.stored.part, place, strict=True)]
-        raise WeightsError(
-            f"{read.entry.path}: tensor {read.entry.name!r}: expected {want}, found {part[place]} at {first}; "
-            "the file is damaged: download the shard again"
-        )
-
-
-def _first_not_finite(part: np.ndarray) -> tuple[int, ...] | None:
-    # BF16 by its exponent bits: several times faster than ml_dtypes' isfinite.
-    bf16 = part.dtype == ml_dtypes.bfloat16
-    bad = (part.view(np.uint16) & 0x7F80) == 0x7F80 if bf16 else ~np.isfinite(part)
-    return tuple(int(i) for i in np.argwhere(bad)[0]) if bad.any() else None
