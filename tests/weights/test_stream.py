@@ -133,4 +133,4 @@ def test_a_layout_that_mixes_rows_is_packed_whole(yaml: Path, small: None) -> No
     uses = [u for of_weight in uses_of(ranks_of(load(yaml))[0]).values() for u in of_weight]
     large = [u for u in uses if u.packs and not u.weight.count and u.weight.nbytes > packed.LARGE]
     by_rows = {u.key: u.form().block is not None for u in large}
-    assert by_rows == {"linear.weight": True, "mla_query.weight": False, "mla_value.weight": False}
+    assert by_rows["linear.weight"] and not by_rows["mla_query.weight"] and not by_rows["mla_value.weight"]
