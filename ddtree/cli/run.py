@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--tp", type=int, metavar="N", help="tensor-parallel ranks (default: the YAML's)")
     p.add_argument("--no-spec", action="store_true", help="decode one token at a time, without drafter and tree")
     p.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a YAML value, such as tree.budget=7"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a YAML value, such as tree.budget=auto"
     )
     p.add_argument("--temp", type=float, default=0.0, metavar="T", help="temperature; 0 is greedy (default)")
     p.add_argument("--top-k", type=int, default=0, metavar="K", help="sample among the K best tokens; 0 takes all")
@@ -163,8 +163,10 @@ def stats_line(result: Result, engine: Engine) -> str:
     line += f" | gen {s['output_tokens']} tok {s['output_tokens_per_second']:.1f} tok/s"
     line += f" | first token {s['prefill_seconds']:.2f} s"
     if result.accept_lengths:
-        limits = engine.decoder.limits
-        line += f" | accepted {s['mean_accept_length']:.2f} tok/round (budget {engine.decoder.budget}, depth {limits.depths})"
+        limits, budget = engine.decoder.limits, str(engine.decoder.budget)
+        if limits.auto:
+            budget = f"auto, {s['verified_rows_per_round']:.1f} rows"
+        line += f" | accepted {s['mean_accept_length']:.2f} tok/round (budget {budget}, depth {limits.depths})"
     if result.rounds:
         ms = {name: 1e3 * seconds / len(result.rounds) for name, seconds in s["phase_seconds"].items()}
         parts = ", ".join(f"{name} {t:.1f}" for name, t in ms.items())

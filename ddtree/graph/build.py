@@ -27,7 +27,7 @@ from ddtree.graph.passes.memory import plan_memory
 from ddtree.graph.passes.shard import shard
 from ddtree.graph.passes.verify import verify, verify_ranks
 from ddtree.graph.rows import MAX_ROWS
-from ddtree.graph.schema import Layers
+from ddtree.graph.schema import MAX_BUDGET, Layers
 from ddtree.graph.scope import Scope, output_name
 from ddtree.graph.step_graph import StepGraph, StepName
 from ddtree.graph.tensor import Cache, DType, Shard, Tensor, Weight
@@ -47,6 +47,7 @@ class Limits:
     sequences  sequence slots of a round       prefill   rows of a prefill step
     depths     drafted slots that are used     block     slots of the drafter's trained block, 0 without a drafter
     nodes      room for a tree, root included  width     candidates per drafted slot
+    auto       whether each round chooses the size of its trees
     """
 
     sequences: int
@@ -55,12 +56,14 @@ class Limits:
     block: int
     nodes: int
     width: int
+    auto: bool = False
 
     @staticmethod
     def of(model: Model) -> Limits:
         """The limits that a model's YAML sets."""
         decode = model.target.spec.decode
-        vocab, budget = int(model.target.names["vocab"]), decode.tree.budget
+        vocab, auto = int(model.target.names["vocab"]), decode.tree.budget == "auto"
+        budget = MAX_BUDGET if decode.tree.budget == "auto" else decode.tree.budget
         width = budget if decode.tree.width == "auto" else decode.tree.width
         drafting = model.drafter is not None and decode.loop[0] == "draft"
         return Limits(
@@ -70,7 +73,13 @@ class Limits:
             model.drafter.spec.block_size if model.drafter and drafting else 0,
             budget + 1 if drafting else 1,
             max(1, min(width, vocab)),
+            auto and drafting,
         )
+
+    @property
+    def pending(self) -> int:
+        """Committed rows of one sequence that may wait for the drafter to take them into its context."""
+        return min(16, MAX_ROWS // self.sequences)
 
 
 class Builder:
@@ -88,11 +97,14 @@ class Builder:
             "draft": self.limits.sequences * self.limits.block,
             "verify": verify_rows,
             "commit": min(MAX_ROWS, self.limits.sequences * (self.limits.depths + 1)),
+            "store": self.limits.sequences,
+            "context": self.limits.sequences * self.limits.pending,
         }
 
     def build(self, step: StepName) -> StepGraph:
         """The undivided graph of one step."""
-        return {"prefill": self._prefill, "draft": self._draft, "verify": self._verify, "commit": self._commit}[step]()
+        makers = {"prefill": self._prefill, "draft": self._draft, "verify": self._verify, "commit": self._commit}
+        return {**makers, "store": self._store, "context": self._context}[step]()
 
     def _scope(self, source: Source[Any], space: str, tensors: dict[str, Tensor], wanted: int = 0) -> Scope:
         scope = Scope(
@@ -298,7 +310,8 @@ class Builder:
         inputs = {**inputs, **request, "remaining": remaining}
         return StepGraph("verify", (*ops, walk, end), inputs, outputs, self.rows["verify"], tree=True, decode=True)
 
-    def _commit(self) -> StepGraph:
+    def _commits(self) -> tuple[list[Op], dict[str, Tensor]]:
+        """Accepted rows from scratch to pages, and the inputs that say which they are."""
         path = Tensor("path", (self.limits.sequences, self.limits.depths + 1), DType.INT32, domain="sequences")
         length = self._per_sequence("length")
         caches = (
@@ -308,18 +321,39 @@ class Builder:
         for cache in caches:
             kinds.setdefault((cache.row, cache.dtype, cache.window), []).append(cache)
         ops = [self._loop(CacheCommit, path=path, length=length, layers=tuple(layers)) for layers in kinds.values()]
-        inputs = {"path": path, "length": length}
+        return ops, {"path": path, "length": length}
+
+    def _taken_in(self, rows: int) -> tuple[list[Op], dict[str, Tensor]]:
+        """Features of committed rows to the drafter's context."""
+        features = self._features(MAX_ROWS)
+        gather = self._loop(GatherRows, x=features, rows=rows, y="committed_features")
+        return [gather, *self._context_ops(gather.writes()[0])], {"features": features}
+
+    def _commit(self) -> StepGraph:
+        ops, inputs = self._commits()
         if self.drafter:
-            features = self._features(MAX_ROWS)
-            ops.append(self._loop(GatherRows, x=features, rows=self.rows["commit"], y="committed_features"))
-            ops += self._context_ops(ops[-1].writes()[0])
-            inputs["features"] = features
+            taken, features = self._taken_in(self.rows["commit"])
+            ops, inputs = ops + taken, inputs | features
         return StepGraph("commit", tuple(ops), inputs, {}, self.rows["commit"], tree=False, decode=True)
+
+    def _store(self) -> StepGraph:
+        """The commit of a round without a draft: one row a sequence, whose features the drafter takes in later."""
+        ops, inputs = self._commits()
+        return StepGraph("store", tuple(ops), inputs, {}, self.rows["store"], tree=False, decode=True)
+
+    def _context(self) -> StepGraph:
+        """What the drafter takes in of rounds without a draft, in one batch."""
+        ops, inputs = self._taken_in(self.rows["context"])
+        return StepGraph("context", tuple(ops), inputs, {}, self.rows["context"], tree=False, decode=True)
 
 
 def steps_of(model: Model) -> tuple[StepName, ...]:
-    """The steps of a model's loop: without a drafter there is nothing to draft."""
-    return ("prefill", "draft", "verify", "commit") if Limits.of(model).block else ("prefill", "verify", "commit")
+    """The steps of a model's loop: without a drafter there is nothing to draft. Where rounds choose their size, some do
+    not draft either; those end with `store`, and `context` precedes the next draft."""
+    limits = Limits.of(model)
+    if not limits.block:
+        return "prefill", "verify", "commit"
+    return ("prefill", "draft", "verify", "commit", *(("store", "context") if limits.auto else ()))
 
 
 def build_step(model: Model, step: StepName, rank: int = 0, builder: Builder | None = None) -> StepGraph:

@@ -12,7 +12,7 @@ import pydantic
 
 from ddtree.errors import SpecError
 from ddtree.graph.op_schema import OP_CLASSES, OUTPUT_PATTERN, REFERENCE_PATTERN
-from ddtree.graph.schema import LAYERS_PATTERN, NAME_PATTERN
+from ddtree.graph.schema import LAYERS_PATTERN, NAME_PATTERN, ROWS_PATTERN
 from ddtree.graph.strict import MisplacedError
 from ddtree.graph.yaml_text import Document, Path_, shown
 
@@ -34,6 +34,7 @@ _BOUNDS = {
 _PATTERNS = {
     NAME_PATTERN: "a name has letters, digits and _ and does not start with a digit",
     LAYERS_PATTERN: "expected first..last, such as 1..60",
+    ROWS_PATTERN: "expected a number of rows, 1..64",
     REFERENCE_PATTERN: "expected the name of something made or declared above",
     OUTPUT_PATTERN: "expected a name, or name[size, size]",
 }

@@ -20,6 +20,7 @@ from ddtree.graph.text_spec import TextSpec
 
 NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 LAYERS_PATTERN = r"^[0-9]{1,3}\.\.[0-9]{1,3}$"
+ROWS_PATTERN = r"^([1-9]|[1-5][0-9]|6[0-4])$"
 MAX_BUDGET = 63
 MAX_RANKS = 64
 MAX_CONTEXT = 1 << 24  # positions that fp32, in which angles are computed, counts exactly
@@ -141,14 +142,38 @@ class Parallel(Strict):
     split: list[Name] = Field([], description="dims that the ranks divide")
 
 
+Milliseconds = Annotated[float, Field(gt=0)]
+
+
+class RoundCosts(Strict):
+    """What rounds cost on one machine, in milliseconds. Only their ratios matter."""
+
+    verify: dict[Annotated[str, Field(pattern=ROWS_PATTERN)], Milliseconds] = Field(
+        description="of all steps after the draft, by rows; 1 and 64 must be there, rows in between are interpolated"
+    )
+    draft: Milliseconds = Field(description="added by a draft: the drafter, its context rows and the tree")
+
+    @field_validator("verify")
+    @classmethod
+    def _ends(cls, v: dict[str, float]) -> dict[str, float]:
+        if not {"1", "64"} <= v.keys():
+            raise ValueError(f"the rows 1 and 64 are wanted, found {', '.join(v) or 'none'}")
+        return v
+
+
 class Tree(Strict):
     """Shape of the draft tree. It changes speed, never tokens."""
 
-    budget: int = Field(ge=0, le=MAX_BUDGET, description="nodes of the tree, the root not counted")
+    budget: Annotated[int, Field(ge=0, le=MAX_BUDGET)] | Literal["auto"] = Field(
+        description="nodes of the tree, the root not counted; auto = as many as pay for themselves, round by round"
+    )
     width: int | Literal["auto"] = Field(
-        "auto", description="candidates taken at each depth; auto = the effective budget"
+        "auto", description=f"candidates taken at each depth; auto = the budget, {MAX_BUDGET} where that is auto"
     )
     policy: Literal["best_first"] = "best_first"
+    costs: dict[Literal["compute_120f", "sm_90a", "cpu"], RoundCosts] = Field(
+        {}, description="for budget auto: costs of rounds by target; measured at load where they are missing"
+    )
 
     @field_validator("width")
     @classmethod

@@ -9,8 +9,8 @@ from ddtree.graph.cost import Cost, Load
 from ddtree.graph.op import Op
 from ddtree.graph.tensor import WHOLE, Cache, Shard, Tensor, Weight
 
-StepName = Literal["prefill", "draft", "verify", "commit"]
-STEPS: tuple[StepName, ...] = ("prefill", "draft", "verify", "commit")
+StepName = Literal["prefill", "draft", "verify", "commit", "store", "context"]
+STEPS: tuple[StepName, ...] = ("prefill", "draft", "verify", "commit", "store", "context")
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,13 @@ from typing import Protocol
 import numpy as np
 
 from ddtree.errors import DeviceError, UsageError
+from ddtree.graph.budget import Choice, Costs, Policy
 from ddtree.graph.build import Limits
 from ddtree.graph.ops.build_tree import DraftTree
 from ddtree.graph.rows import MAX_ROWS, RowTable
 from ddtree.graph.step_graph import StepName
 from ddtree.runtime.kv import PagePool
+from ddtree.runtime.pending import Pending
 
 
 class StepExecutor(Protocol):
@@ -67,12 +69,14 @@ class Round:
     tree     the tree that was verified         path   accepted nodes of it, the root first
     emitted  the round's new tokens: those of path[1:], then the bonus
     seconds  time of the whole round by phase, shared by the sequences of the round
+    choice   under budget auto: why the tree has its size
     """
 
     tree: DraftTree
     path: list[int]
     emitted: list[int]
     seconds: dict[str, float] = field(default_factory=dict)
+    choice: Choice | None = None
 
 
 @dataclass
@@ -90,6 +94,7 @@ class Decoder:
 
     steps   an executor per step          pool    KV pages of all sequences
     caches  every rank's cache memory     vocab   ids are 0..vocab-1
+    budget  nodes of a tree               policy  under budget auto: chooses how many of them a round verifies
     """
 
     def __init__(
@@ -109,6 +114,12 @@ class Decoder:
         most = context + MAX_ROWS
         self.pool = PagePool(pages or limits.sequences * -(-most // 64), limits.sequences, most)
         self.slots: dict[int, _Slot] = {}
+        self.policy: Policy | None = None
+        self.pending = Pending(limits.pending)
+
+    def use(self, costs: Costs) -> None:
+        """Choose the sizes of trees by what rounds cost."""
+        self.policy = Policy(costs, self.limits.sequences, self.limits.depths)
 
     def start(self, prompt: Sequence[int], sampling: Sampling, max_tokens: int) -> tuple[int, int]:
         """Prefill a prompt in a free slot; returns the slot and the first token. Raises UsageError."""
@@ -127,11 +138,14 @@ class Decoder:
             self.end(free)
             raise
         state.anchor, state.remaining = token, max_tokens - 1
+        if self.policy:
+            self.policy.join(free)
         return free, token
 
     def end(self, slot: int) -> None:
         """Forget a sequence and give its pages back."""
         del self.slots[slot]
+        self.pending.drop(slot)
         pages = self.pool.release(slot)
         for cache in self.caches:
             cache.poison(slot, pages)
@@ -141,20 +155,50 @@ class Decoder:
         if not self.slots:
             return {}
         clock = [time.perf_counter()]
-        trees = self._draft() if self.limits.block else {s: _root(state.anchor) for s, state in self.slots.items()}
+        trees, choice = self._plan()
         clock.append(time.perf_counter())
-        rows = self._tree_rows(trees)
-        ids = np.concatenate([trees[s].token for s in trees])
-        out = self.steps["verify"].run({"ids": ids, **self._request(), "remaining": self._each("remaining")}, rows)
+        rows, out = self._verify(trees)
         if (out["chosen"] < 0).any() or np.isnan(out["logits"]).any():
             raise DeviceError(
                 "the model's logits are NaN; the weights or the numerics are broken, no text was made of them"
             )
         clock.append(time.perf_counter())
-        self._commit(rows, out)
+        if choice is None or choice.draft:
+            self._commit(rows, out)
+        else:
+            self._store(rows, out)
         clock.append(time.perf_counter())
         seconds = dict(zip(("draft", "verify", "commit"), np.diff(clock).tolist(), strict=True))
-        return {s: self._advance(s, tree, out, seconds) for s, tree in trees.items()}
+        done = {s: self._advance(s, tree, out, seconds, choice) for s, tree in trees.items()}
+        if self.policy and choice:
+            self.policy.settle(choice, {s: r.emitted for s, r in done.items()})
+        return done
+
+    def rehearse(self, slot: int, rows: int) -> None:
+        """Everything of a round after its draft, on a tree of `rows` rows below one slot's anchor, to time it: nothing
+        is kept. The sequence must not go on afterwards."""
+        token = np.full(rows, self.slots[slot].anchor, np.int32)
+        parent = np.where(np.arange(rows) == 0, -1, 0).astype(np.int32)
+        table, out = self._verify({slot: DraftTree(token, parent, parent + 1, np.zeros(rows))})
+        self._commit(table, out)
+
+    def _plan(self) -> tuple[dict[int, DraftTree], Choice | None]:
+        """The trees that this round verifies, and why they have their size when the policy chooses it."""
+        slots = list(self.slots)
+        if not self.limits.block or (self.policy and not self.policy.drafts):
+            choice = self.policy.plain(slots) if self.policy else None
+            return {s: _root(self.slots[s].anchor) for s in slots}, choice
+        trees = self.draft_trees()
+        if not self.policy:
+            return trees, None
+        choice = self.policy.choose(trees)
+        return {s: tree.first(choice.sizes[s] + 1) for s, tree in trees.items()}, choice
+
+    def _verify(self, trees: dict[int, DraftTree]) -> tuple[RowTable, dict[str, np.ndarray]]:
+        """The target on the rows of trees, and the walk through them."""
+        rows, ids = self._tree_rows(trees), np.concatenate([tree.token for tree in trees.values()])
+        inputs = {"ids": ids, **self._request(), "remaining": self._each("remaining")}
+        return rows, self.steps["verify"].run(inputs, rows)
 
     def _check(self, prompt: Sequence[int], max_tokens: int) -> None:
         if not len(prompt):
@@ -218,7 +262,9 @@ class Decoder:
             raise DeviceError("the model's logits are NaN after the prompt; the weights or the numerics are broken")
         return int(out["token"][0]) if last else -1
 
-    def _draft(self) -> dict[int, DraftTree]:
+    def draft_trees(self) -> dict[int, DraftTree]:
+        """Every slot's tree, as large as the budget allows, after the drafter took in what was pending."""
+        self._take_in()
         block, depths = self.limits.block, self.limits.depths
         slots = list(self.slots)
         sequence = np.repeat(slots, block)
@@ -226,7 +272,8 @@ class Decoder:
         wanted = np.concatenate([i * block + 1 + np.arange(depths) for i in range(len(slots))]).astype(np.int32)
         ids = np.full((len(slots), block), self.mask_id, np.int32)
         ids[:, 0] = [self.slots[s].anchor for s in slots]
-        budget = np.full(self.limits.sequences, min(self.budget, MAX_ROWS // len(slots) - 1), np.int32)
+        most = MAX_ROWS - len(slots) if self.policy else MAX_ROWS // len(slots) - 1
+        budget = np.full(self.limits.sequences, min(self.budget, most), np.int32)
         inputs = {"ids": ids.reshape(-1), "anchor": self._each("anchor"), "budget": budget}
         out = self.steps["draft"].run(inputs, self._table(sequence, position, wanted=wanted))
         trees = {}
@@ -258,11 +305,30 @@ class Decoder:
             inputs["features"] = out["features"]
         self.steps["commit"].run(inputs, self._table(sequence, position, source=source))
 
-    def _advance(self, slot: int, tree: DraftTree, out: dict[str, np.ndarray], seconds: dict[str, float]) -> Round:
+    def _store(self, verified: RowTable, out: dict[str, np.ndarray]) -> None:
+        """Commit a round without a draft: roots alone, whose features wait for the next draft."""
+        for s, state in self.slots.items():
+            self.pool.reserve(s, state.committed + 1)
+            if self.pending.full(s):
+                self._take_in()
+            self.pending.add(s, state.committed, out["features"][verified.of(s)[0]])
+        rows = self._table(verified.sequence, verified.position)
+        self.steps["store"].run({"path": out["path"], "length": out["length"]}, rows)
+
+    def _take_in(self) -> None:
+        """The drafter's context rows of everything that is pending."""
+        if waiting := self.pending.take():
+            sequence, position, features = waiting
+            rows = self._table(sequence, position, source=np.arange(len(sequence), dtype=np.int32))
+            self.steps["context"].run({"features": features}, rows)
+
+    def _advance(
+        self, slot: int, tree: DraftTree, out: dict[str, np.ndarray], seconds: dict[str, float], choice: Choice | None
+    ) -> Round:
         state, n = self.slots[slot], int(out["length"][slot])
         emitted = [int(t) for t in out["emitted"][slot, :n]]
         state.committed, state.anchor, state.remaining = state.committed + n, emitted[-1], state.remaining - n
-        return Round(tree, [int(i) for i in out["path"][slot, :n]], emitted, seconds)
+        return Round(tree, [int(i) for i in out["path"][slot, :n]], emitted, seconds, choice)
 
 
 def _root(token: int) -> DraftTree:

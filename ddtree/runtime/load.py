@@ -14,9 +14,11 @@ from ddtree.graph.expression import ExpressionError, evaluate, names_in
 from ddtree.graph.model import Model, Source
 from ddtree.graph.numerics import Precision
 from ddtree.graph.rows import MAX_ROWS
+from ddtree.graph.schema import MAX_BUDGET
 from ddtree.graph.step_graph import StepGraph, StepName
 from ddtree.graph.tensor import Cache, Weight
 from ddtree.graph.yaml_text import Path_
+from ddtree.runtime.costs import measured_steps, written
 from ddtree.runtime.decoder import Decoder, SlotMemory, StepExecutor
 from ddtree.runtime.kv import PAGE
 from ddtree.runtime.numpy_executor import NumpyExecutor, NumpyRank, make_caches
@@ -127,9 +129,12 @@ def cpu_decoder(
             weights.update(step[rank].weights())
             caches.update(step[rank].caches())
         ranks.append(NumpyRank(read_weights(model, where, weights, progress), make_caches(caches, pages, sequences)))
-    return make_decoder(
+    decoder = make_decoder(
         model, {step: NumpyExecutor(g, ranks, precision) for step, g in graphs.items()}, [c for rank in ranks for c in rank.caches.values()]
     )  # fmt: skip
+    if decoder.limits.auto:
+        decoder.use(written(model, "cpu") or measured_steps(decoder))
+    return decoder
 
 
 def make_decoder(
@@ -144,7 +149,7 @@ def make_decoder(
         Limits.of(model),
         steps,
         caches,
-        budget=spec.decode.tree.budget,
+        budget=MAX_BUDGET if spec.decode.tree.budget == "auto" else spec.decode.tree.budget,
         mask_id=model.drafter.spec.mask_id if model.drafter else 0,
         vocab=int(model.target.names["vocab"]),
         context=spec.context,

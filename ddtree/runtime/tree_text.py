@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+from ddtree.graph.budget import Choice
 from ddtree.runtime.decoder import Round
 from ddtree.runtime.text import Tokenizer
 
@@ -21,6 +22,8 @@ def draw_round(number: int, done: Round, tokenizer: Tokenizer) -> str:
     for node in range(1, len(tree)):
         children.setdefault(int(tree.parent[node]), []).append(node)
     lines = [f"round {number}: {len(tree)} rows, {len(done.emitted)} tokens"]
+    if done.choice:
+        lines.append(_reason(done.choice))
 
     def name(token: int) -> str:
         return json.dumps(tokenizer.decode([token]), ensure_ascii=False)
@@ -39,9 +42,23 @@ def draw_round(number: int, done: Round, tokenizer: Tokenizer) -> str:
     return "\n".join(lines)
 
 
+def _reason(choice: Choice) -> str:
+    """Why a round had its size, as one line."""
+    price = f"{choice.expected:.2f} tokens expected for {choice.ms:.2f} ms"
+    if not choice.draft:
+        return f"no draft: it lost {choice.lost:.1f} rounds; {price}"
+    without = f"{choice.plain:.2f} ms without a draft"
+    shown = ["  ".join(f"{ratio:.2f}" for ratio in ratios) for ratios in choice.calibration.values()]
+    return (
+        f"{'probe' if choice.probe else 'auto'}: {price}, {without}; probabilities by depth times {' | '.join(shown)}"
+    )
+
+
 def trace_line(number: int, done: Round, anchor_position: int) -> str:
-    """One round as a line of JSON: the tree in node order, the path, the new tokens and the seconds of each phase."""
+    """One round as a line of JSON: the tree in node order, the path, the new tokens, the seconds of each phase, and under
+    budget auto the choice of the size."""
     tree = done.tree
+    why = {"choice": done.choice.as_json()} if done.choice else {}
     return json.dumps(
         {
             "round": number,
@@ -53,5 +70,6 @@ def trace_line(number: int, done: Round, anchor_position: int) -> str:
             "path": done.path,
             "emitted": done.emitted,
             "seconds": done.seconds,
+            **why,
         }
     )

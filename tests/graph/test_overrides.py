@@ -83,8 +83,8 @@ def test_a_key_that_is_none_or_several(tmp_path: Path, setting: str, expected: s
 
 BAD = [
     ("tree.budget=99", "decode.tree.budget: must be at most 63, found 99 (overrides 15 in <budget: ¦15>)"),
-    ("budget=many", "decode.tree.budget: expected a whole number, found 'many' (overrides 15 in <budget: ¦15>)"),
-    ("tree.budget=", "decode.tree.budget: expected a whole number, found null (overrides 15 in <budget: ¦15>)"),
+    ("budget=many", "decode.tree.budget: expected a whole number or 'auto', found 'many' (overrides 15 in <budget: ¦15>)"),
+    ("tree.budget=", "decode.tree.budget: expected a whole number or 'auto', found null (overrides 15 in <budget: ¦15>)"),
     ("block_size=1", "decode.block_size: must be at least 2, found 1 (overrides 8 in <block_size: ¦8>)"),
     ("block_size=9", "decode.block_size: must be at most 8, the drafter's trained block, found 9 (overrides 8 in <block_size: ¦8>)"),
     ("tree={budget: 70}", "decode.tree.budget: must be at most 63, found 70 (overrides a mapping in <  tree: ¦{>)"),

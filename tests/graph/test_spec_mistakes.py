@@ -185,7 +185,7 @@ GRAPH = [
 DECODE = [
     ("budget: 15", "budget: ¦64", "decode.tree.budget: must be at most 63, found 64"),
     ("budget: 15", "budget: ¦-1", "decode.tree.budget: must be at least 0, found -1"),
-    ("budget: 15", "budget: ¦lots", "decode.tree.budget: expected a whole number, found 'lots'"),
+    ("budget: 15", "budget: ¦lots", "decode.tree.budget: expected a whole number or 'auto', found 'lots'"),
     ("width: auto", "width: ¦0", "decode.tree.width: width must be auto or 1..63, found 0"),
     ("width: auto", "width: ¦wide", "decode.tree.width: expected a whole number or 'auto', found 'wide'"),
     ("width: auto", "width: ¦1.5", "decode.tree.width: expected a whole number or 'auto', found 1.5"),

@@ -30,6 +30,10 @@ class DraftTree:
     def __len__(self) -> int:
         return len(self.token)
 
+    def first(self, nodes: int) -> DraftTree:
+        """The tree of the first `nodes` nodes: what a smaller budget would have given."""
+        return DraftTree(self.token[:nodes], self.parent[:nodes], self.depth[:nodes], self.score[:nodes])
+
 
 def best_first(anchor: int, log_prob: np.ndarray, token: np.ndarray, budget: int) -> DraftTree:
     """The `budget` most probable prefixes, best first (DDTree, Ringel & Romano, arXiv 2604.12989, algorithm 1).
