@@ -93,6 +93,10 @@ class Op:
         """Fewest bytes and operations for `load`."""
         raise NotImplementedError
 
+    def layout(self, field: str) -> str:
+        """Names the layout in which the op's kernels want the weight of a field: equal names, one copy in memory."""
+        return f"{self.name()}.{field}"
+
     def is_partial(self) -> bool:
         """Whether each rank holds only its share of a sum, so that an all-reduce must follow."""
         return False

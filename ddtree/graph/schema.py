@@ -201,6 +201,9 @@ class Decode(Strict):
     sequences: int = Field(1, ge=1, le=64, description="sequences that share a round")
     prefill_rows: int = Field(256, ge=1, le=8192, description="prompt rows of one prefill step")
     loop: list[Literal["draft", "top_k", "build_tree", "verify", "accept", "commit"]]
+    loop_on: Literal["device", "host"] = Field(
+        "device", description="who starts a GPU's rounds: the GPU itself, or the host one by one"
+    )
     stop: Stop = Stop()
 
     @field_validator("loop")
@@ -226,6 +229,10 @@ class Passes(Strict):
 
     add_rms_norm: bool = Field(True, description="a residual addition and the norm of its sum")
     latent_write: bool = Field(True, description="MLA's latent row (norm and rotation) and its cache write")
+    linear_group: bool = Field(True, description="linears that read the same rows, in one launch")
+    mla_norms: bool = Field(
+        True, description="the cache row and the norm of the query's latent (wants latent_write and linear_group)"
+    )
 
 
 class ModelSpec(Strict):

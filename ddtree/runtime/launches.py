@@ -54,7 +54,7 @@ def _place(arg: Arg, op: Op, kernels: str) -> Place:
     operand = value[arg.index] if isinstance(value, tuple) else value
     assert isinstance(operand, Tensor | Weight | Cache)
     if isinstance(operand, Weight):
-        return Place("weight", operand.name, f"{op.name()}.{arg.of}", arg.part)
+        return Place("weight", operand.name, op.layout(arg.of), arg.part)
     return Place(arg.kind, operand.name)
 
 
@@ -77,7 +77,7 @@ def pack_weights(graphs: Sequence[StepGraph], stored: Mapping[str, Any]) -> dict
     for op in (op for g in graphs for op in g.ops):
         module = importlib.import_module(f"ddtree.templates.tiles.{op.name()}")
         for field, operand in op.operands():
-            key = f"{op.name()}.{field}"
+            key = op.layout(field)
             if not isinstance(operand, Weight) or (operand.name, key) in done:
                 continue
             done.add((operand.name, key))

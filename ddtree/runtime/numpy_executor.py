@@ -93,8 +93,8 @@ def _inputs(op: Op) -> list[str]:
 
 def _store(op: Op, result: Any, values: Arrays) -> None:
     results = result if isinstance(result, tuple) else (result,)
-    for name, array in zip(op.outputs, results, strict=True):
-        values[getattr(op, name).name] = array
+    for tensor, array in zip(op.writes(), results, strict=True):
+        values[tensor.name] = array
 
 
 def make_caches(caches: Mapping[str, Cache], pages: int, sequences: int) -> dict[str, NumpyCache]:

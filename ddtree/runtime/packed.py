@@ -47,7 +47,7 @@ class Use:
     @property
     def key(self) -> str:
         """What a Place calls it."""
-        return f"{self.op.name()}.{self.field}"
+        return self.op.layout(self.field)
 
     @property
     def packs(self) -> bool:
@@ -63,10 +63,10 @@ class Use:
         packer = _packer(self.op)
         if packer is None:
             return {"": flat(array)}
-        shape = array.shape
-        op = self.op.map_operands(_one)
-        if not self.weight.count and shape != self.weight.shape:
-            op = replace(op, **{self.field: replace(self.weight, full=shape, split=None, shard=WHOLE)})  # type: ignore[arg-type]
+        op, rows = self.op.map_operands(_one), array.shape
+        if not self.weight.count and rows != self.weight.shape:  # some rows of it: a smaller weight
+            thin = replace(self.weight, full=rows, split=None, shard=WHOLE)
+            op = op.map_operands(lambda o: thin if o == self.weight else o)
         return {part: flat(packed) for part, packed in packer(op, self.field, array).items()}
 
     def form(self) -> Form:

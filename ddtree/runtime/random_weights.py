@@ -46,7 +46,7 @@ def random_arrays(graphs: Sequence[StepGraph]) -> Iterator[RandomArray]:
     templates: dict[tuple[Any, ...], dict[str, tuple[np.ndarray, np.ndarray]]] = {}
     for op in (op for g in graphs for op in g.ops):
         for field, w in op.operands():
-            key = f"{op.name()}.{field}"
+            key = op.layout(field)
             if not isinstance(w, Weight) or (w.name, key) in done:
                 continue
             done.add((w.name, key))

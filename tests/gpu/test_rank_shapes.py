@@ -22,7 +22,7 @@ from ddtree.runtime.cuda.driver import Device
 from ddtree.runtime.kv import NumpyCache
 from ddtree.runtime.weights import Int4
 from tests.gpu.harness import gpu_runner
-from tests.ops.harness import ROW_COUNTS, assert_same_bits, caches_of, copy_cache, take
+from tests.ops.harness import ROW_COUNTS, assert_same_bits, caches_of, copy_cache, output_names, take
 from tests.ops.operands import random_inputs
 from tests.ops.tables import prompt_rows, tree_rows
 
@@ -138,7 +138,7 @@ def reference(op: Op, inputs: dict[str, Any], rows: RowTable) -> dict[str, np.nd
         else:
             arrays[name] = copy_cache(value) if isinstance(value, NumpyCache) else value
     made = op.reference(Run(Numerics(Precision.BF16), rows), **arrays)
-    outputs = dict(zip(op.outputs, made if isinstance(made, tuple) else (made,), strict=True))
+    outputs = dict(zip(output_names(op), made if isinstance(made, tuple) else (made,), strict=True))
     return outputs | caches_of(arrays)
 
 
@@ -194,7 +194,7 @@ def _invariant(
         few = {n: v[keep] if n in per_row else v for n, v in inputs.items()}
         part = replace(rows, wanted=np.arange(count, dtype=np.int32), _paths={}) if _wanted(op) else take(loose, keep)
         made = run(op, few, part)
-        for name in op.outputs:
+        for name in output_names(op):
             assert_same_bits(made[name], whole[name][keep], f"{op.name()}.{name} with {count} rows")
 
 

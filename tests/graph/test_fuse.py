@@ -22,12 +22,17 @@ from ddtree.graph.ops import (
     CacheWrite,
     ConcatTaps,
     LatentWrite,
+    Linear,
+    LinearGroup,
     MlaLatent,
+    MlaNorms,
     RmsNorm,
 )
 from ddtree.graph.passes.add_rms_norm import fuse_add_rms_norm
 from ddtree.graph.passes.fuse import FUSIONS
 from ddtree.graph.passes.latent_write import fuse_latent_write
+from ddtree.graph.passes.linear_group import group_linears
+from ddtree.graph.passes.mla_norms import fuse_mla_norms
 from ddtree.graph.passes.verify import verify
 from ddtree.graph.rope import Rope
 from ddtree.graph.schema import Passes
@@ -47,6 +52,9 @@ def shipped(*settings: str, name: str = "kimi_tiny", ranks: int | None = None) -
     return load(MODELS / f"{name}.yaml", settings, ranks=ranks)
 
 
+NO_GROUPS = ("passes.linear_group=false", "passes.mla_norms=false")
+
+
 def counts(graph: StepGraph) -> tuple[int, int]:
     return sum(isinstance(op, AddRmsNorm) for op in graph.ops), sum(isinstance(op, LatentWrite) for op in graph.ops)
 
@@ -58,7 +66,7 @@ def test_every_fusion_has_its_op_and_its_switch() -> None:
 @pytest.mark.parametrize(("name", "ranks"), [("kimi_tiny", 1), ("kimi_tiny", 2), ("kimi_k26", 8)])
 def test_ops_that_are_saved(name: str, ranks: int) -> None:
     """Two additions a layer, each read by a norm; the last one only where no selection of rows stands between."""
-    fused, plain = shipped(name=name, ranks=ranks), shipped(*OFF, name=name, ranks=ranks)
+    fused, plain = shipped(*NO_GROUPS, name=name, ranks=ranks), shipped(*OFF, name=name, ranks=ranks)
     target, drafter = LAYERS[name]
     saved = {
         "prefill": (2 * target - 1, target),
@@ -74,10 +82,38 @@ def test_ops_that_are_saved(name: str, ranks: int) -> None:
         assert len(left) == (step in ("prefill", "draft")), "the addition before the selected rows stays"
 
 
-@pytest.mark.parametrize("name", FUSIONS)
-def test_a_switch_is_for_one_fusion(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "gone"),
+    [
+        ("add_rms_norm", {"add_rms_norm", "latent_write"}),  # every latent write is part of two norms
+        ("latent_write", {"latent_write", "mla_norms"}),
+        ("linear_group", {"linear_group", "mla_norms"}),
+        ("mla_norms", {"mla_norms"}),
+    ],
+)
+def test_a_switch_is_for_one_fusion_and_those_that_want_it(name: str, gone: set[str]) -> None:
     graph = build_step(shipped(f"passes.{name}=false"), "verify")
-    assert {op.name() for op in graph.ops if isinstance(op, FUSED_OPS)} == set(FUSIONS) - {name}
+    assert {op.name() for op in graph.ops if isinstance(op, FUSED_OPS)} == set(FUSIONS) - gone
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("kimi_tiny", 1), ("kimi_tiny", 2), ("kimi_k26", 8)])
+def test_groups_and_norms_of_every_layer(name: str, ranks: int) -> None:
+    """Query and key latents of a layer, gate and up of a dense one; in the drafter q, k, v and gate, up; and when rows are
+    committed, the keys and values of all its layers."""
+    model = shipped(name=name, ranks=ranks)
+    target, drafter = LAYERS[name]
+    sizes = {
+        step: sorted(len(op.ys) for op in build_step(model, step).ops if isinstance(op, LinearGroup))
+        for step in steps_of(model)
+    }
+    assert sizes["verify"] == [2] * (target + 1)
+    assert sizes["draft"] == [2] * drafter + [3] * drafter
+    assert sizes["commit"] == [2 * drafter]
+    assert sizes["prefill"] == [2] * (target + 1) + [2 * drafter]
+    for step in ("verify", "prefill"):
+        ops = build_step(model, step).ops  # type: ignore[arg-type]
+        assert sum(isinstance(op, MlaNorms) for op in ops) == target
+        assert not any(isinstance(op, LatentWrite) for op in ops)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -97,7 +133,7 @@ def test_a_fused_addition_still_adds_what_the_ranks_summed() -> None:
 def test_cost_is_that_of_the_parts_without_what_passes_between_them() -> None:
     for rows in (1, 8, 64):
         at = Load(rows, 100)
-        fused, plain = (build_step(m, "verify") for m in (shipped(), shipped(*OFF)))
+        fused, plain = (build_step(m, "verify") for m in (shipped(*NO_GROUPS), shipped(*OFF)))
         a, b = fused.cost(at), plain.cost(at)
         sums, latents = counts(fused)
         row, latent = 2 * 256 * rows, 2 * 160 * rows  # bytes of a sum and of a cache row
@@ -190,6 +226,61 @@ def test_a_row_that_only_a_cache_wants() -> None:
 def test_no_fused_write(ops: list[Op], outputs: list[Tensor]) -> None:
     graph = step_of(ops, *outputs)
     assert fuse_latent_write(graph) == graph
+
+
+def linear(y: str, x: str = "h", dtype: str = "bf16", split: int | None = None) -> Op:
+    given: dict[str, Any] = {"x": tensor(8, 16), "weight": weight(8, 16, split=split), "dtype": dtype}
+    made = make(Linear, **given) if split != 1 else make(Linear, **given | {"x": replace(tensor(8, 16), split=1)})
+    return named(made, x=x, weight=f"{y}.weight", y=y)
+
+
+def test_linears_of_the_same_rows_meet_at_the_first() -> None:
+    graph = step_of([norm("h", x="in"), linear("a"), linear("o", x="a8"), linear("b"), linear("c", dtype="fp32")])
+    fused = group_linears(graph)
+    verify(fused, "linear_group")
+    assert [op.name() for op in fused.ops] == ["rms_norm", "linear_group", "linear", "linear"]
+    assert [t.name for t in fused.ops[1].writes()] == ["a", "b"]
+    assert [w.name for w in fused.ops[1].weights()] == ["a.weight", "b.weight"]
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [linear("a"), linear("b", x="other")],
+        [linear("a"), linear("b", dtype="fp32")],
+        [linear("a", split=1), linear("b", split=1)],
+    ],
+    ids=["other rows", "another type", "sums of ranks"],
+)
+def test_no_group(ops: list[Op]) -> None:
+    graph = step_of(ops)
+    assert group_linears(graph) == graph
+
+
+def both_norms(*between: Op) -> StepGraph:
+    made = make(
+        LatentWrite, x=tensor(8, 24), weight=weight(16), cache=cache(24), rope=Rope("r", 8, 1e4, "half"), eps=1e-6
+    )
+    stored = replace(named(made, x="kva"), cache=write().caches()[0])  # type: ignore[call-arg]
+    source = replace(linear("kva"), y=replace(tensor(8, 24), name="kva"), weight=weight(24, 16))  # type: ignore[call-arg]
+    return step_of([source, norm("h2", x="q"), *between, stored])
+
+
+def test_the_cache_row_joins_the_norm_before_it() -> None:
+    fused = fuse_mla_norms(both_norms(linear("a", x="h2")))
+    verify(fused, "mla_norms")
+    assert [op.name() for op in fused.ops] == ["linear", "mla_norms", "linear"]
+
+
+def test_a_cache_row_does_not_pass_another_write_of_its_cache() -> None:
+    graph = both_norms(write())
+    assert fuse_mla_norms(graph) == graph
+
+
+def test_a_cache_row_does_not_pass_its_own_input() -> None:
+    late = both_norms()
+    graph = replace(late, ops=(late.ops[1], late.ops[0], late.ops[2]))
+    assert fuse_mla_norms(graph) == graph
 
 
 # Bits.

@@ -118,8 +118,18 @@ def reference(op: Op, inputs: dict[str, Any], rows: RowTable, precision: Precisi
         elif name not in arrays:
             arrays[name] = [fresh(x) for x in given]
     made = op.reference(Run(Numerics(precision), rows), **arrays)
-    outputs = dict(zip(op.outputs, made if isinstance(made, tuple) else (made,), strict=True))
+    outputs = dict(zip(output_names(op), made if isinstance(made, tuple) else (made,), strict=True))
     return outputs | caches_of(arrays)
+
+
+def output_names(op: Op) -> list[str]:
+    """Where results hold the outputs: by field, members of a tuple by field and index."""
+    fields = [(name, getattr(op, name)) for name in op.outputs]
+    return [
+        f"{n}{i}" if isinstance(v, tuple) else n
+        for n, v in fields
+        for i in range(len(v) if isinstance(v, tuple) else 1)
+    ]
 
 
 def caches_of(arrays: dict[str, Any]) -> dict[str, NumpyCache]:
@@ -210,7 +220,7 @@ def check_row_invariance(
         few = {name: _part(value, keep) if name in per_row else value for name, value in inputs.items()}
         for step in (op, with_rows(op, count)):
             made = run(step, few, take(rows, keep), **options)
-            for field in op.outputs:
+            for field in output_names(op):
                 assert_same_bits(made[field], together[field][keep], f"{field} with {count} of {len(rows)} rows")
 
 

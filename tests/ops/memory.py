@@ -122,7 +122,7 @@ class OpMemory:
             elif arg.kind == "tensor" and arg.of in self.op.outputs:
                 rows = live(self._operand(arg), self.rows)
                 buffer.require_unchanged(rows, f"{arg.of} was written past its {rows} live rows")
-                made[arg.of] = from_device(buffer.array[:rows], buffer.dtype)
+                made[self._field(arg)] = from_device(buffer.array[:rows], buffer.dtype)
             elif arg.kind == "tensor":
                 buffer.require_unchanged(0, f"input {arg.of} was written")
             elif arg.kind == "peers":

@@ -18,7 +18,9 @@ from ddtree.graph.ops.expert_mlp import ExpertMlp
 from ddtree.graph.ops.gather_rows import GatherRows
 from ddtree.graph.ops.latent_write import LatentWrite
 from ddtree.graph.ops.linear import Linear
+from ddtree.graph.ops.linear_group import LinearGroup
 from ddtree.graph.ops.mla_latent import MlaLatent
+from ddtree.graph.ops.mla_norms import MlaNorms
 from ddtree.graph.ops.mla_query import MlaQuery
 from ddtree.graph.ops.mla_tree_attention import MlaTreeAttention
 from ddtree.graph.ops.mla_value import MlaValue
@@ -39,7 +41,7 @@ MODEL_OPS: tuple[type[Op], ...] = (
 )  # fmt: skip
 LOOP_OPS: tuple[type[Op], ...] = (ConcatTaps, GatherRows, TopK, BuildTree, Sample, Accept, CacheCommit, Stop)
 RANK_OPS: tuple[type[Op], ...] = (AllReduce, AllGather)
-FUSED_OPS: tuple[type[Op], ...] = (AddRmsNorm, LatentWrite)
+FUSED_OPS: tuple[type[Op], ...] = (AddRmsNorm, LatentWrite, LinearGroup, MlaNorms)
 
 
 def all_ops() -> tuple[type[Op], ...]:

@@ -136,15 +136,16 @@ DEVICE void store_rows(float* y, float4 v) { *reinterpret_cast<float4*>(y) = v; 
 
 // Each block calls it once, with all threads. `partial` and `arrived` are used when Config::split > 1 only:
 //   partial  [blocks][tokens][rows of the block] float      arrived  [blocks / split] u32, all zero between launches
+// Several products may share a launch: blocks from `first_block` on, along y, are this one's.
 template <class Config>
 DEVICE void product(const bf16* weight, const bf16* x, const Rows* rows, typename Config::Out* y,
-                    float* partial = nullptr, u32* arrived = nullptr) {
+                    float* partial = nullptr, u32* arrived = nullptr, int first_block = 0) {
     using P = Plan<Config>;
     DYN_SMEM(smem);
     pdl_launch_dependents();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int first = blockIdx.x * P::kTokens, batch = blockIdx.z;
-    const int row_block = blockIdx.y / Config::split, part = blockIdx.y % Config::split;
+    const int row_block = (blockIdx.y - first_block) / Config::split, part = (blockIdx.y - first_block) % Config::split;
     const int tile = row_block * Config::m_tiles, step = (part * Config::warps + warp) * P::kSteps;
     // The first group asks for weights before it waits for the earlier kernels: nobody writes weights.
     if (first > 0) {
@@ -181,7 +182,7 @@ DEVICE void product(const bf16* weight, const bf16* x, const Rows* rows, typenam
     __syncthreads();
 
     typename Config::Out* const out = y + size_t(first) * Config::y_stride + batch * Config::y_batch + tile * 16;
-    const int item = (batch * P::kRowBlocks + row_block) * gridDim.x + blockIdx.x;
+    const int item = (batch * P::kRowBlocks + first_block / Config::split + row_block) * gridDim.x + blockIdx.x;
     float* const shares = partial + size_t(item) * Config::split * P::kTokens * P::kRows;
     constexpr int quads = P::kRows / 4;
     for (int e = threadIdx.x; e < stream.live * quads; e += 32 * Config::warps) {

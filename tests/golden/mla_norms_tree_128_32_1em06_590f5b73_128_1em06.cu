@@ -1,7 +1,15 @@
-#line 1 "latent_write.cu.jinja"
-#include "ddtree/latent_write.cuh"
+#line 1 "mla_norms.cu.jinja"
+#include "ddtree/mla_norms.cuh"
 
 struct Config {
+    struct Norm {
+        static constexpr int width = 128;
+        static constexpr int heads = 1;
+        static constexpr float eps = 1e-06f;
+        static constexpr int lanes = 16;
+        static constexpr int threads = 64;
+        static constexpr ddtree::Domain domain = ddtree::Domain::rows;
+    };
     static constexpr int latent = 128;
     static constexpr int rope = 32;
     static constexpr ddtree::Layout layout = ddtree::Layout::interleaved;
@@ -33,6 +41,7 @@ __device__ const float frequency[] = {
 };
 
 KERNEL(Config::threads)
-latent_write_pages_128_32_1em06_590f5b73(const bf16* x, const bf16* weight, const ddtree::Rows* rows, bf16* cache) {
-    ddtree::latent_write_pages<Config>(x, weight, rows, cache, frequency);
+mla_norms_tree_128_32_1em06_590f5b73_128_1em06(const bf16* x, const bf16* weight, const bf16* latent, const bf16* latent_weight, const ddtree::Rows* rows, bf16* y,
+             bf16* cache) {
+    ddtree::mla_norms<Config, true>(x, weight, latent, latent_weight, rows, y, cache, frequency);
 }
