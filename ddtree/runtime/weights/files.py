@@ -73,7 +73,9 @@ class OpenFiles:
             try:
                 got = os.preadv(self._descriptors[entry.path], [data[done:].data], entry.start + first + done)
             except OSError as e:
-                raise WeightsError(f"{entry.path}: tensor {entry.name!r}: cannot read it: {e.strerror}; {AGAIN}") from None
+                raise WeightsError(
+                    f"{entry.path}: tensor {entry.name!r}: cannot read it: {e.strerror}; {AGAIN}"
+                ) from None
             if not got:
                 raise WeightsError(
                     f"{entry.path}: tensor {entry.name!r}: expected {nbytes} bytes at offset {entry.start + first}, found "
@@ -90,5 +92,7 @@ class OpenFiles:
     def __enter__(self) -> OpenFiles:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
