@@ -19,7 +19,9 @@ BLOCK_BYTES = 1 << 15  # a block for so many bytes of weights
 
 def warps(s: Shape) -> int:
     """Warps that share K of gate_up: every one has at least two whole panels. 0: no number does."""
-    return next((n for n in (8, 4, 2) if s.hidden % (n * panels.COLUMNS) == 0 and s.hidden >= 2 * n * panels.COLUMNS), 0)
+    return next(
+        (n for n in (8, 4, 2) if s.hidden % (n * panels.COLUMNS) == 0 and s.hidden >= 2 * n * panels.COLUMNS), 0
+    )
 
 
 def knows(s: Shape) -> bool:

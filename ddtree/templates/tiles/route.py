@@ -20,6 +20,7 @@ MOST_EXPERTS = 1024  # a lane of eight warps keeps four scores in registers
 MOST_CHOSEN = 32
 EXPERTS_PER_WARP = 96  # three a lane
 MOST_ROWS = 64  # of the launch for generated rows
+GROUP_ROWS = 32  # rows past which another group of blocks shares them, where it is resident too
 CHAIN = 6  # steps of a warp in it: 384 experts of 7168 columns take 120 blocks, at most one on an SM
 
 
@@ -78,6 +79,8 @@ def _decode_tile(op: Route, target: Target) -> Tile:
     warps = min(8, ceil_div(steps, CHAIN))
     split = ceil_div(steps, CHAIN * warps)
     smem = warps * (CHAIN * 1024 + 1024 + 8)
+    resident = (2 if target.arch == "sm_90a" else 1) * target.sms
+    groups = max(1, min(ceil_div(op.x.shape[0], GROUP_ROWS), resident // (p.tiles * split)))
     return Tile(
         name=kernel_name("route_decode", *op.weight.shape, op.top_k, op.scale, domain_suffix(op.x)),
         template="route_decode",
@@ -89,7 +92,7 @@ def _decode_tile(op: Route, target: Target) -> Tile:
             Arg("weight", "weight", part="fragments"), Arg("weight", "bias"), Arg("tensor", "x"), Arg("rows"),
             Arg("workspace", "sums"), Arg("tensor", "ids"), Arg("tensor", "gates"),
         ),
-        grid=(max(p.tiles * split, min(op.x.shape[0], target.sms)), 1, 1),
+        grid=(max(p.tiles * split, min(op.x.shape[0], target.sms // 8)), groups, 1),
         block=WARP * warps,
         smem=smem,
         workspace=(Workspace("sums", op.x.shape[0] * split * p.tiles * TILE * 4, fill=0xFF),),

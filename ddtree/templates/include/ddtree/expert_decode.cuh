@@ -65,18 +65,17 @@ struct ExpertDecode {
     int round = 0;             // of sums over warps
 
     DEVICE ExpertDecode(const ExpertArgs& args, u8* memory)
-        : a(args), smem(memory), warp(threadIdx.x / 32), lane(threadIdx.x % 32), g(lane / 4), t(lane % 4), list(memory),
+        : a(args), smem(memory), warp(warp_index()), lane(threadIdx.x % 32), g(lane / 4), t(lane % 4), list(memory),
           feed(args, memory, warp) {}
 
     DEVICE void run() {
         const int block = blockIdx.x, blocks = gridDim.x;
         const int items = block < P::kSharedItems ? (P::kSharedItems - 1 - block) / blocks + 1 : 0;   // of shared gate_up
-        if (lane == 0)
+        if (elect_one())
             for (int i = 0; i < min(items, 2); ++i) feed.shared_gate_up(i, block + i * blocks);
         pdl_wait();
         const int wave = min(blocks, P::kUnits * P::kTopK);   // units of row 0 that are taken by block number
         const bool early = block < wave;
-        if (lane < P::kWarpPanels) prefetch_l1(a.x + (warp * P::kWarpPanels + lane) * kPanelK);   // row 0 of the first unit
         const int expert = a.ids[early ? block / P::kUnits : 0];
         rows = live<Config::domain>(a.rows);
         if (rows == 0) {
@@ -91,18 +90,19 @@ struct ExpertDecode {
             const int at = threadIdx.x + i * P::kThreads;
             ids[i] = at < rows * P::kTopK ? a.ids[at] : -1;
         }
-        const auto ask = [&](int at) {   // of the positions before the list is known; lane 0
+        const auto ask = [&](int at) {   // of the positions before the list is known; one lane
             if (at < items) feed.shared_gate_up(at, block + at * blocks);
             else if (early) feed.gate_up(at, expert, block % P::kUnits, at - items);
         };
-        if (lane == 0)
+        if (elect_one())
             for (int at = items; at < 2; ++at) ask(at);
         for (int i = 0; i < items; ++i) {
             if (i > 0) x = load_shared_x(block + i * blocks, 0);
             shared_gate_up(block + i * blocks, x, ask);
         }
         units = list.make(ids, rows) * P::kUnits;
-        if (lane == 0) feed.start_down(units / P::kUnits);
+        if (elect_one()) feed.start_down(units / P::kUnits);
+        if (P::kShared) activate_shared();
         gate_up(wave, early);
         down();
         volatile u32* const arrived = reinterpret_cast<volatile u32*>(smem + P::kQueue) + 12;
@@ -148,7 +148,7 @@ private:
         for (int i = 0; i < P::kSharedTake; ++i)
             Bf16Panel::operands(slot + i * Bf16Panel::kBytes, slot + (P::kSharedTake + i) * Bf16Panel::kBytes, lane, w[i]);
         __syncwarp();   // every lane has read the slot
-        if (lane == 0) ask(feed.position + 2);
+        if (elect_one()) ask(feed.position + 2);
         __syncwarp();
         ++feed.position;
         const int unit = item / P::kSharedParts, part = item % P::kSharedParts;
@@ -169,10 +169,11 @@ private:
         return a.shared_sums + (size_t((unit * 8 + tile) * P::kSharedParts + part) * 32 + lane) * 4;
     }
 
-    // The shared expert's activations: adds the parts of K in order. A warp takes a unit and a column tile.
+    // The shared expert's activations: adds the parts of K in order. A warp takes a unit and a column tile; the last blocks come
+    // first, which had no item of shared gate_up.
     DEVICE void activate_shared() const {
         const int tiles = (rows + 7) / 8;
-        for (int i = blockIdx.x + gridDim.x * warp; i < P::kSharedUnits * tiles; i += gridDim.x * P::kWarps) {
+        for (int i = gridDim.x - 1 - blockIdx.x + gridDim.x * warp; i < P::kSharedUnits * tiles; i += gridDim.x * P::kWarps) {
             const int unit = i / tiles, tile = i % tiles;
             float4 parts[P::kSharedParts];
             take_sums(shared_sum(unit, tile, 0), 128, parts);
@@ -249,10 +250,9 @@ private:
             if (of < units) feed.gate_up(at, expert_of(of), of % P::kUnits, bite);
             else feed.down(at, list.tile);
         };
-        if (lane == 0 && !early)
+        if (!early && elect_one())
             for (int i = 0; i < 2; ++i) ask(feed.position + i, unit, i);
         volatile int* const queue = reinterpret_cast<volatile int*>(smem + P::kQueue);
-        bool shared_left = P::kShared;
         if (unit < units) {
             Ahead ahead;
             ahead.x = columns(unit);
@@ -264,11 +264,11 @@ private:
                 ahead.next_x = columns(after < units ? after : unit);
                 float sum[2][4] = {};
                 bite<0, P::kFirstBite>(sum, ahead);
-                if (lane == 0) ask(feed.position + 2, after, 0);
+                if (elect_one()) ask(feed.position + 2, after, 0);
                 __syncwarp();
                 ++feed.position;
                 bite<P::kFirstBite, P::kSecondBite>(sum, ahead);
-                if (lane == 0) ask(feed.position + 2, after, 1);
+                if (elect_one()) ask(feed.position + 2, after, 1);
                 __syncwarp();
                 ++feed.position;
                 sums_of_round()[warp * 32] = as_float4(sum[0]) + as_float4(sum[1]);
@@ -281,11 +281,9 @@ private:
                     });
                 }
                 ++round;
-                if (shared_left) shared_left = false, activate_shared();
                 if (after >= units) break;
             }
         }
-        if (shared_left) activate_shared();
     }
 
     // ---- down
@@ -333,7 +331,7 @@ private:
 
     DEVICE void refill_down() {
         __syncwarp();   // every lane has read the slot
-        if (lane == 0) feed.down(feed.position + 2, list.tile);
+        if (elect_one()) feed.down(feed.position + 2, list.tile);
         __syncwarp();
         ++feed.position;
     }

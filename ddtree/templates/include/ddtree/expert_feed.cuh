@@ -1,4 +1,4 @@
-// A warp's ring of two slots in shared memory, which its lane 0 fills with weights by bulk copies ahead of their use.
+// A warp's ring of two slots in shared memory, which one lane fills with weights by bulk copies ahead of their use.
 // Bites are numbered by position; position p lies in slot p % 2.
 #pragma once
 #include "ddtree/expert_list.cuh"
@@ -17,14 +17,14 @@ struct ExpertFeed {
     const int warp;
     int position = 0;            // of the bite that is taken next
 
-    // Items of down, lane 0 only: the next one of the shared expert; of the routed ones a batch of successive ones, the ticket
+    // Items of down, of the asking lane only: the next one of the shared expert; of the routed ones a batch of successive ones, the ticket
     // that was fetched ahead, and the sizes of batches.
     int shared_next = 0, next = 0, left = 0, ticket = 0, all = 0, large = 1, small = 0;
 
     DEVICE ExpertFeed(const ExpertArgs& args, u8* smem, int my_warp)
         : a(args), slots(smem + my_warp * 2 * P::kSlot), bars(smem_u32(smem + P::kBars + my_warp * 16)),
           items(reinterpret_cast<int*>(smem + P::kItems) + 2 * my_warp), policy(policy_evict_first()), warp(my_warp) {
-        if (threadIdx.x % 32 == 0) {
+        if (elect_one()) {
             mbar_init(bars, 1);
             mbar_init(bars + 8, 1);
             mbar_fence_init();
@@ -39,16 +39,16 @@ struct ExpertFeed {
     }
     DEVICE int item() const { return items[position % 2]; }
 
-    // ---- the asker: lane 0. Each fills the slot of a position
+    // ---- the asker: one lane. Each fills the slot of a position
     DEVICE void shared_gate_up(int at, int item) const {
         const int unit = item / P::kSharedParts, panel = (item % P::kSharedParts * P::kWarps + warp) * P::kSharedTake;
-        const size_t offset = (size_t(unit) * P::kPanels + panel) * Bf16Panel::kBytes;
+        const u32 offset = u32(unit * P::kPanels + panel) * Bf16Panel::kBytes;
         copy(at, a.shared_gate + offset, a.shared_up + offset, P::kSharedTake * Bf16Panel::kBytes);
     }
 
     DEVICE void gate_up(int at, int expert, int unit, int bite) const {
-        const int panel = warp * P::kWarpPanels + bite * P::kFirstBite;
-        const size_t offset = ((size_t(expert) * P::kUnits + unit) * P::kPanels + panel) * Int4Panel::kBytes;
+        const size_t offset = size_t(u32(expert * P::kUnits + unit)) * (P::kPanels * Int4Panel::kBytes) +
+                              (warp * P::kWarpPanels + bite * P::kFirstBite) * Int4Panel::kBytes;
         copy(at, a.gate + offset, a.up + offset, (bite ? P::kSecondBite : P::kFirstBite) * Int4Panel::kBytes);
     }
 
@@ -76,7 +76,7 @@ struct ExpertFeed {
         items[at % 2] = more ? P::kSharedDownItems + next : -1;
         if (more) {
             const int expert = tile[next / P::kGroups] & 0xfff;
-            copy(at, a.down + (size_t(expert) * P::kGroups + next % P::kGroups) * P::kDownBite, nullptr, P::kDownBite);
+            copy(at, a.down + size_t(u32(expert * P::kGroups + next % P::kGroups)) * P::kDownBite, P::kDownBite);
             ++next, --left;
         } else {
             mbar_arrive(bars + at % 2 * 8);
@@ -87,8 +87,8 @@ private:
     DEVICE void shared_down(int at, int item) const {
         constexpr int kPair = 2 * Bf16Panel::kBytes, kParts = P::kDownParts > 0 ? P::kDownParts : 1;
         const int panel = item % kParts * P::kDownTake;
-        const u8* const from = a.shared_down + (size_t(item / kParts) * P::kSharedDownPanels + panel) * kPair;
-        copy(at, from, nullptr, min(P::kDownTake, P::kSharedDownPanels - panel) * kPair);
+        const u8* const from = a.shared_down + u32((item / kParts) * P::kSharedDownPanels + panel) * kPair;
+        copy(at, from, min(P::kDownTake, P::kSharedDownPanels - panel) * kPair);
     }
 
     DEVICE void open_batch() {
@@ -101,11 +101,17 @@ private:
         if (left > 0) ticket = workers + int(atomicAdd(&a.sync->items, 1u));
     }
 
-    DEVICE void copy(int at, const u8* one, const u8* two, int bytes) const {
-        const u32 bar = bars + at % 2 * 8, to = smem_u32(slots + at % 2 * P::kSlot);
-        mbar_arrive_expect_tx(bar, two ? 2 * bytes : bytes);
+    DEVICE void copy(int at, const u8* from, int bytes) const {
+        const u32 bar = bars + at % 2 * 8;
+        mbar_arrive_expect_tx(bar, bytes);
+        bulk_load(smem_u32(slots) + at % 2 * P::kSlot, from, bytes, bar, policy);
+    }
+
+    DEVICE void copy(int at, const u8* one, const u8* two, int bytes) const {   // one behind the other
+        const u32 bar = bars + at % 2 * 8, to = smem_u32(slots) + at % 2 * P::kSlot;
+        mbar_arrive_expect_tx(bar, 2 * bytes);
         bulk_load(to, one, bytes, bar, policy);
-        if (two) bulk_load(to + bytes, two, bytes, bar, policy);
+        bulk_load(to + bytes, two, bytes, bar, policy);
     }
 };
 

@@ -12,14 +12,15 @@
 //                        store_relaxed (bf16)  store8_relaxed (uint2)
 //                        ld_acquire st_release atom_add_acq_rel red_add  ld_acquire_sys st_release_sys  (u32)
 //                        fence_gpu()  fence_system()  spin_pause()
-//                        policy_evict_first() policy_evict_last()  prefetch_l2(p, bytes)  prefetch_l1(p)
+//                        policy_evict_first() policy_evict_last()  prefetch_l2(p, bytes)
 //   prims/copies.cuh     cp_async16(smem, p, valid)  cp_async_commit()  cp_async_wait<N>()
 //                        mbar_init(bar, count)  mbar_fence_init()  mbar_arrive(bar)  mbar_arrive_expect_tx(bar, bytes)
 //                        mbar_wait(bar, parity)  bulk_load(smem, p, bytes, bar[, policy])  fence_async_proxy()
 //   prims/matrix.cuh     mma_bf16_16816(d, a, b)  ldmatrix_{x1,x2,x4}[_trans](r, smem)
 //   prims/barriers.cuh   bar_sync(id, threads)  bar_arrive(id, threads)  grid_sync(words)
-//                        pdl_launch_dependents()  pdl_wait()
+//                        pdl_launch_dependents()  pdl_wait()  elect_one()  warp_index()
 //                        warp_sum(x)  warp_max(x)  block_sum<THREADS>(x)  block_max<THREADS>(x)
+//   prims/loop.cuh       graph_set_conditional(handle, value)  nanoseconds()
 //
 // Plain CUDA may be used beside it: __syncthreads[_count/_or/_and], __syncwarp, __shfl_*_sync, __ballot_sync,
 // __any_sync, __all_sync, __match_any_sync, __reduce_*_sync, integer atomics, float4 and its kin, expf, rsqrtf, __popc
@@ -31,3 +32,4 @@
 #include "ddtree/prims/copies.cuh"
 #include "ddtree/prims/matrix.cuh"
 #include "ddtree/prims/barriers.cuh"
+#include "ddtree/prims/loop.cuh"

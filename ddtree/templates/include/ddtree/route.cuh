@@ -7,7 +7,7 @@
 //   gates    [rows][top_k] float
 //   grid     (rows), Config::warps warps a row
 //
-// Time is latency: each warp chooses among its experts, a few to a lane, then the first warp among the choices of all.
+// Time is latency: each warp chooses among its experts, a few to a lane; then every finalist counts those before it.
 // A block sees one row only, so the row's company cannot matter. Everything in fp32: rounding could change the choice.
 // Test: tests/ops/test_route.py
 #pragma once
@@ -40,8 +40,8 @@ struct Candidates {
     }
     DEVICE void clear(int i, int expert) { id[i] = expert, score[i] = 0.f, key[i] = 0; }
 
-    // Removes the candidate of the highest key, of equal ones that of the lowest id; every lane gets its score.
-    DEVICE int take(float& its_score, u32& its_key) {
+    // Removes the candidate of the highest key, of equal ones that of the lowest id; the lane that had it stores its score.
+    DEVICE int take(u32& its_key, float* its_score) {
         u32 best = 0;
 #pragma unroll
         for (int i = 0; i < N; ++i) best = max(best, key[i]);
@@ -51,56 +51,46 @@ struct Candidates {
         for (int i = 0; i < N; ++i)
             if (key[i] == its_key) lowest = min(lowest, id[i]);
         const int winner = __reduce_min_sync(0xffffffffu, lowest);
-        float mine = 0.f;
-        bool here = false;
 #pragma unroll
         for (int i = 0; i < N; ++i)
-            if (key[i] > 0 && id[i] == winner) mine = score[i], here = true, key[i] = 0;
-        its_score = __shfl_sync(0xffffffffu, mine, __ffs(__ballot_sync(0xffffffffu, here)) - 1);
+            if (key[i] > 0 && id[i] == winner) *its_score = score[i], key[i] = 0;
         return winner;
     }
 };
 
-// Of each warp's candidates its top_k, then of those the top_k of the row; `WARPS` warps take part, the whole block calls it.
+// Of each warp's candidates its top_k, then of those the top_k of the row, each by the number of better ones. `WARPS` warps take
+// part, the whole block calls it.
 template <class Config, int WARPS, int PER_LANE>
 DEVICE void choose(Candidates<PER_LANE>& mine, int row, int* ids, float* gates) {
-    static_assert(Config::top_k <= 32, "a lane keeps a slot");
-    constexpr int kFinalists = WARPS * Config::top_k, kFinalistsPerLane = (kFinalists + 31) / 32;
-    SHARED_ARRAY(u32, keys, kFinalists);
-    SHARED_ARRAY(int, finalists, kFinalists);
+    static_assert(Config::top_k <= 32, "a thread for every finalist");
+    constexpr int kFinalists = WARPS * Config::top_k;
+    SHARED_ARRAY(u64, finalists, kFinalists);   // key, then low ids first; distinct but for those that are no candidates
     SHARED_ARRAY(float, scores, kFinalists);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    SHARED_ARRAY(int, winners, Config::top_k);   // finalists by rank
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     if (warp < WARPS)
 #pragma unroll 1                  // little code: a warp fetches every instruction from afar
         for (int slot = 0; slot < Config::top_k; ++slot) {
-            float score;
             u32 key;
-            const int id = mine.take(score, key), at = warp * Config::top_k + slot;
-            if (lane == 0) keys[at] = key, finalists[at] = id, scores[at] = score;
+            const int at = warp * Config::top_k + slot, id = mine.take(key, scores + at);
+            if (lane == 0) finalists[at] = u64(key) << 32 | ~u32(id);
         }
     __syncthreads();
-    if (warp > 0) return;
-    Candidates<kFinalistsPerLane> all;
+    if (thread < kFinalists) {
+        const u64 key = finalists[thread];
+        int rank = 0;
+#pragma unroll 8
+        for (int i = 0; i < kFinalists; ++i) rank += finalists[i] > key;
+        if (rank < Config::top_k) winners[rank] = thread;
+    }
+    __syncthreads();
+    if (thread >= Config::top_k) return;
+    float total = 0.f;
 #pragma unroll
-    for (int i = 0; i < kFinalistsPerLane; ++i) {
-        const int at = i * 32 + lane;
-        all.key[i] = at < kFinalists ? keys[at] : 0;
-        all.id[i] = at < kFinalists ? finalists[at] : 0;
-        all.score[i] = at < kFinalists ? scores[at] : 0.f;
-    }
-    float total = 0.f, s = 0.f;   // s: the score of slot `lane`
-    int id = 0;
-#pragma unroll 1
-    for (int slot = 0; slot < Config::top_k; ++slot) {
-        float score;
-        u32 key;
-        const int chosen = all.take(score, key);
-        total += score;
-        if (lane == slot) s = score, id = chosen;
-    }
-    if (lane >= Config::top_k) return;
-    ids[row * Config::top_k + lane] = id;
-    gates[row * Config::top_k + lane] = s / (total + 1e-20f) * Config::scale;
+    for (int slot = 0; slot < Config::top_k; ++slot) total += scores[winners[slot]];
+    const int winner = winners[thread];
+    ids[row * Config::top_k + thread] = int(~u32(finalists[winner]));
+    gates[row * Config::top_k + thread] = scores[winner] / (total + 1e-20f) * Config::scale;
 }
 
 template <class Config>

@@ -3,7 +3,7 @@
 //   weight   [tiles][steps][half][lane][8] bf16, in fragments of 16 experts x 32 columns (product.cuh)
 //   sums     [rows][split][16 tiles] float: parts of the logits; of a tile's 16 places 2 g and 2 g + 1 are experts g and g + 8.
 //            All ones, which no sum gives, wherever no part is: readers look at the data itself, and write the ones again
-//   grid     tiles x split blocks, each with a tile and a part of K; block r also chooses for row r
+//   grid     (tiles x split, groups): a block has a tile, a part of K and every `groups`-th eight rows; block r chooses for row r
 //
 // A warp copies its weights, `chain` steps of a tile, before it waits for the kernels before this one: nobody writes weights.
 // Row-invariant: experts stand on the M side of the mma and rows on the N side; the order of the sum follows from the
@@ -26,25 +26,25 @@ struct RouteDecode {
 
     static DEVICE void run(const bf16* weight, const float* bias, const bf16* x, const Rows* rows, float* sums, int* ids, float* gates) {
         DYN_SMEM(smem);
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = blockIdx.x / Config::split, part = blockIdx.x % Config::split;
+        const int warp = warp_index(), lane = threadIdx.x % 32, tile = blockIdx.x / Config::split, part = blockIdx.x % Config::split;
         const int step = (part * kWarps + warp) * kChain, steps = tile < kTiles ? max(0, min(kChain, kSteps - step)) : 0;
         u8* const ring = smem + warp * (kChain * kStepBytes);
         float4* const places = reinterpret_cast<float4*>(smem + kWarps * (kChain * kStepBytes)) + lane;
         const u32 bar = smem_u32(smem + kWarps * (kChain * kStepBytes + 1024) + warp * 8);
         pdl_launch_dependents();
-        if (lane == 0) {
+        if (elect_one()) {
             mbar_init(bar, 1);
             mbar_fence_init();
             mbar_arrive_expect_tx(bar, steps * kStepBytes);
             if (steps > 0)
-                bulk_load(smem_u32(ring), weight + (size_t(tile) * Config::steps + step) * (kStepBytes / 2), steps * kStepBytes, bar);
+                bulk_load(smem_u32(ring), weight + (size_t(tile) * Config::steps + step) * (kStepBytes / 2), steps * kStepBytes, bar, policy_evict_first());
         }
         __syncwarp();
         pdl_wait();
         const int live_rows = live<Config::domain>(rows);
         mbar_wait(bar, 0);
         if (tile < kTiles) multiply(ring, places, x, live_rows, step, steps, tile, part, sums);
-        for (int row = blockIdx.x; row < live_rows; row += gridDim.x) {
+        for (int row = blockIdx.y * gridDim.x + blockIdx.x; row < live_rows; row += gridDim.x * gridDim.y) {
             Candidates<4 * kQuadsPerLane> mine;
             if (warp < kChoosers) gather(mine, sums + size_t(row) * (Config::split * kPlaces), bias);
             choose<Config, kChoosers>(mine, row, ids, gates);
@@ -75,9 +75,10 @@ private:
         uint4 w[2 * kChain];
 #pragma unroll
         for (int i = 0; i < 2 * kChain; ++i) w[i] = i / 2 < steps ? load16(ring + (i * 32 + lane) * 16) : make_uint4(0, 0, 0, 0);
-        Columns b = load_x(x, 0, rows, step, steps);
-        for (int n = 0; 8 * n < rows; ++n) {
-            const Columns next = load_x(x, n + 1, rows, step, steps);
+        Columns b = load_x(x, blockIdx.y, rows, step, steps);
+        int round = 0;
+        for (int n = blockIdx.y; 8 * n < rows; n += gridDim.y, ++round) {
+            const Columns next = load_x(x, n + gridDim.y, rows, step, steps);
             float sum[2][4] = {};
 #pragma unroll
             for (int i = 0; i < kChain; ++i) {
@@ -85,10 +86,10 @@ private:
                 mma_bf16_16816(sum[1], words(w[2 * i + 1]), {b.at[i].z, b.at[i].w});
             }
             b = next;
-            float4* const half = places + n % 2 * (kWarps * 32);   // written again two barriers later
+            float4* const half = places + round % 2 * (kWarps * 32);   // written again two barriers later
             half[warp * 32] = as_float4(sum[0]) + as_float4(sum[1]);
             __syncthreads();
-            if (warp != n % kWarps) continue;
+            if (warp != round % kWarps) continue;
             float4 total = half[0];
 #pragma unroll
             for (int i = 1; i < kWarps; ++i) total = total + half[i * 32];

@@ -40,6 +40,33 @@ PRIM void grid_sync(u32* words AND_SITE) {
     __syncthreads();
 }
 
+// ---- one lane of a full warp, always the same one. Code under it is known to be one thread's, so that bulk copies there need no
+// loop over lanes. PTX: elect.sync
+PRIM bool elect_one() {
+#ifdef DDTREE_EMULATED
+    return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32 == 0;
+#else
+    u32 chosen = 0;
+    asm volatile(
+        "{\n"
+        ".reg .b32 lane;\n"
+        ".reg .pred me;\n"
+        "elect.sync lane|me, 0xffffffff;\n"
+        "@me mov.b32 %0, 1;\n"
+        "}" : "+r"(chosen));
+    return chosen != 0;
+#endif
+}
+
+// The number of the calling warp in a block of one dimension, which the compiler then knows to be the same in all lanes.
+PRIM int warp_index() {
+#ifdef DDTREE_EMULATED
+    return int(threadIdx.x) / 32;
+#else
+    return __shfl_sync(0xffffffffu, int(threadIdx.x) / 32, 0);
+#endif
+}
+
 // ---- programmatic dependent launch (PTX: griddepcontrol)
 // First instruction of a kernel: the next kernel of the stream may start once every block of this one has started.
 PRIM void pdl_launch_dependents() {

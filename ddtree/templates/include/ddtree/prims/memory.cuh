@@ -198,14 +198,6 @@ PRIM u64 policy_evict_last() {
 #endif
 }
 
-PRIM void prefetch_l1(const void* p) {   // the line of a global address. PTX: prefetch
-#ifndef DDTREE_EMULATED
-    asm volatile("prefetch.global.L1 [%0];" :: "l"(p));
-#else
-    (void)p;
-#endif
-}
-
 // Asks for `bytes` (a multiple of 16) at the 16-byte aligned global address p to be in L2 soon. One thread calls it.
 PRIM void prefetch_l2(const void* p, u32 bytes AND_SITE) {
 #ifdef DDTREE_EMULATED
