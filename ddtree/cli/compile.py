@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ddtree.cli.common import find_model, run_command
+from ddtree.cli.memory import memory_data, memory_table
 from ddtree.errors import CompileError, UsageError
 from ddtree.graph.buckets import needed_buckets
 from ddtree.graph.build import Builder, Limits, build_ranks, build_step, steps_of
@@ -128,7 +129,6 @@ def body(argv: Sequence[str]) -> int:
     builder = Builder(model)
     graphs = [build_step(model, step, args.rank, builder) for step in steps_of(model)]
     looks: dict[str, Any] = {}
-    sequences = model.target.spec.decode.sequences
     if args.check:
         for step in steps_of(model):
             build_ranks(model, step)
@@ -139,9 +139,12 @@ def body(argv: Sequence[str]) -> int:
         draw(graphs, args.graph)
         looks["graph"] = str(args.graph)
     if args.explain:
-        looks["explain"] = as_data(graphs, sequences=sequences, context=args.ctx)
-        if not args.json:
-            print(explain(graphs, sequences=sequences, context=args.ctx, verbose=args.verbose))
+        where = target(args.target[0] if args.target else DEFAULT_TARGET)
+        if args.json:
+            looks["explain"] = {**as_data(graphs, context=args.ctx), **memory_data(model, where, args.rank)}
+        else:
+            looks["explain"] = explain(graphs, context=args.ctx, verbose=args.verbose)
+            print(f"{looks['explain']}\n\n{memory_table(model, where, args.rank)}")
     if looks:
         if args.json:
             print(json.dumps({"model": model.target.spec.name, **looks}))

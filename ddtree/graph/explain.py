@@ -1,4 +1,4 @@
-"""What a model's steps do, hold and cost, as text and as data."""
+"""What a model's steps do and cost, as text and as data."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ddtree.graph.build import DRAFT
 from ddtree.graph.cost import Cost, Load
 from ddtree.graph.op import Op
 from ddtree.graph.step_graph import StepGraph
-from ddtree.graph.tensor import Cache, Weight
 
 ROWS = (1, 8, 16, 32, 64)
 
@@ -34,28 +32,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 
-def weights_of(graphs: Sequence[StepGraph]) -> dict[str, Weight]:
-    """Every weight of the steps, once."""
-    return {name: w for g in graphs for name, w in g.weights().items()}
-
-
-def caches_of(graphs: Sequence[StepGraph]) -> dict[str, Cache]:
-    """Every cache of the steps, once."""
-    return {name: c for g in graphs for name, c in g.caches().items()}
-
-
-def memory(graphs: Sequence[StepGraph], sequences: int) -> dict[str, int]:
-    """Bytes of one rank by use: weights, drafter, caches of `sequences` full sequences, tree scratch, arenas."""
-    weights, caches = weights_of(graphs), caches_of(graphs).values()
-    return {
-        "weights": sum(w.nbytes for n, w in weights.items() if not n.startswith(DRAFT)),
-        "drafter": sum(w.nbytes for n, w in weights.items() if n.startswith(DRAFT)),
-        "kv pages": sum(sequences * c.pages() * c.page * c.row_bytes for c in caches),
-        "tree scratch": sum(sequences * 64 * c.row_bytes for c in caches if c.window is None),
-        "arena": max(g.arena for g in graphs),
-    }
-
-
 def costs(graph: StepGraph, context: int) -> dict[int, Cost]:
     """Cost of a step at several row counts."""
     return {rows: graph.cost(Load(rows, context)) for rows in ROWS if rows <= graph.rows}
@@ -75,8 +51,8 @@ def _describe(op: Op) -> tuple[str, ...]:
     return (op.name(), shapes(op.reads()), shapes(op.writes()) or ", ".join(c.name for c in op.caches()), op.origin)
 
 
-def explain(graphs: Sequence[StepGraph], *, sequences: int, context: int, verbose: bool = False) -> str:
-    """Steps, costs and the memory plan of one rank. `verbose` lists every op with its tensors and its YAML place."""
+def explain(graphs: Sequence[StepGraph], *, context: int, verbose: bool = False) -> str:
+    """Steps and costs of one rank. `verbose` lists every op with its tensors and its YAML place."""
     parts = []
     for g in graphs:
         load = Load(min(8, g.rows), context)
@@ -92,26 +68,14 @@ def explain(graphs: Sequence[StepGraph], *, sequences: int, context: int, verbos
             (str(r), amount(c.weights), amount(c.bytes), f"{c.flops / 1e9:.3f}") for r, c in costs(g, context).items()
         ]
         parts.append(table(("rows", "weights", "bytes", "GFLOP"), at))
-    plan = memory(graphs, sequences)
-    uses = [(name, amount(size)) for name, size in plan.items()] + [("total", amount(sum(plan.values())))]
-    parts.append(
-        f"memory of rank {graphs[0].shard.rank} of {graphs[0].shard.size}, {sequences} sequences of {context_of(graphs)} positions"
-    )
-    parts.append(table(("use", "bytes"), uses))
     return "\n\n".join(parts)
 
 
-def context_of(graphs: Sequence[StepGraph]) -> int:
-    """Positions that the caches hold for one sequence."""
-    return max((c.context for c in caches_of(graphs).values()), default=0)
-
-
-def as_data(graphs: Sequence[StepGraph], *, sequences: int, context: int) -> dict[str, Any]:
+def as_data(graphs: Sequence[StepGraph], *, context: int) -> dict[str, Any]:
     """The same as a JSON-ready object."""
     return {
         "rank": graphs[0].shard.rank,
         "ranks": graphs[0].shard.size,
-        "memory": memory(graphs, sequences),
         "steps": [
             {
                 "name": g.name,

@@ -6,7 +6,7 @@ allocates; what the driver keeps for itself and what captured graphs take are es
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,7 +22,7 @@ from ddtree.graph.tensor import Cache
 from ddtree.runtime.kv import PAGE
 from ddtree.runtime.packed import total_bytes, uses_of
 from ddtree.templates.kernel import Workspace
-from ddtree.templates.program import distinct, tuning_of
+from ddtree.templates.program import distinct, tuning_of, with_buckets
 from ddtree.templates.render import tiles
 from ddtree.templates.target import TARGETS, Target
 
@@ -72,14 +72,9 @@ class Sizes:
 
     def __init__(self, model: Model, target: Target, rank: int = 0) -> None:
         self.model, self.target, self.limits = model, target, Limits.of(model)
-        builder = Builder(model)
-        self.steps = [build_step(model, s, rank, builder) for s in steps_of(model) if s != "verify"]
-        self.verify = [build_step(model, "verify", rank, Builder(model, n)) for n in needed_buckets(self.limits)]
-
-    @property
-    def graphs(self) -> list[StepGraph]:
-        """Every step, verify once for each row capacity."""
-        return [*self.steps, *self.verify]
+        self.buckets = needed_buckets(self.limits)
+        builder = Builder(model, self.buckets[-1])
+        self.graphs = [build_step(model, step, rank, builder) for step in steps_of(model)]
 
     @cached_property
     def caches(self) -> list[Cache]:
@@ -100,24 +95,27 @@ class Sizes:
             "drafter windows": rings,
             "tree scratch": scratch,
             "arenas": self._arenas(),
-            "workspaces": sum(self._workspaces(g) for g in self.graphs),
+            "workspaces": sum(self._workspaces(g, n) for g in self.graphs for n in self._capacities(g)),
             "comm buffers": self._comm(),
-            "graphs": LAUNCH * sum(len(g.ops) for g in self.graphs if g.name != "prefill"),
+            "graphs": LAUNCH * sum(len(g.ops) * len(self._capacities(g)) for g in self.graphs if g.name != "prefill"),
             "driver": DRIVER,
         }
         bytes_of["reserve"] = sum(bytes_of.values()) // RESERVE
         return MemoryPlan(self.model.target.spec.name, self.model.ranks, sequences, context, bytes_of)
 
-    def _arenas(self) -> int:
-        """Activations of every step; the capacities of the verify step share theirs."""
-        shared = max(g.arena + _inputs(g) for g in self.verify)
-        return shared + sum(g.arena + _inputs(g) for g in self.steps)
+    def _capacities(self, graph: StepGraph) -> list[int]:
+        """Row capacities at which a step exists."""
+        return self.buckets if graph.name == "verify" else [graph.rows]
 
-    def _workspaces(self, graph: StepGraph) -> int:
+    def _arenas(self) -> int:
+        """Activations and inputs of every step; the capacities of the verify step share those of the largest."""
+        return sum(g.arena + sum(t.nbytes for t in g.inputs.values()) for g in self.graphs)
+
+    def _workspaces(self, graph: StepGraph, rows: int) -> int:
         """Memory that kernels of one step hand on to each other; ops that launch the same kernels share it."""
         tuning = tuning_of(self.model, self.target.name)
         found: dict[tuple[str, str], Workspace] = {}
-        for _, op in distinct([graph]):
+        for _, op in with_buckets(distinct([graph]), [rows]):
             tree = graph.tree if op.writes_cache else graph.decode
             made = tiles(op, self.target, tree=tree, tuning=tuning.get(op.name(), {}))
             names = "+".join(tile.name for tile in made)
@@ -136,10 +134,6 @@ class Sizes:
                 elif isinstance(op, AllGather):
                     gathered = max(gathered, op.y.nbytes)
         return 2 * SLOTS * self.model.ranks * small + 2 * large + 2 * gathered
-
-
-def _inputs(graph: StepGraph) -> int:
-    return sum(t.nbytes for t in graph.inputs.values())
 
 
 def pages_of(context: int) -> int:
@@ -177,9 +171,10 @@ def require_fit(plan: MemoryPlan, capacity: int, where: str) -> None:
     """Raise UsageError with the numbers when a plan is larger than `capacity`, the bytes of each GPU."""
     if plan.total > capacity:
         parts = ", ".join(f"{name} {amount(size)}" for name, size in plan.uses.items() if size > 0.005 * plan.total)
+        many = "s" if plan.sequences > 1 else ""
         raise UsageError(
-            f"{plan.model} with {plan.sequences} sequences of {plan.context:,} positions needs {amount(plan.total)} on each of "
-            f"{plan.ranks} GPUs, {where} has {amount(capacity)}: {parts}; lower the context or the sequences, or use more GPUs"
+            f"{plan.model} with {plan.sequences} sequence{many} of {plan.context:,} positions needs {amount(plan.total)} on each "
+            f"of {plan.ranks} GPUs, {where} has {amount(capacity)}: {parts}; lower the context or the sequences, or use more GPUs"
         )
 
 
@@ -198,46 +193,39 @@ def fit(
     limit, asked = model.target.spec.context, model.target.spec.decode.sequences
     if context is not None and context > limit:
         raise UsageError(f"a context of {context:,} positions exceeds the model's {limit:,}")
+
+    def plan(positions: int, many: int) -> MemoryPlan:
+        return make_plan(with_limits(model, positions, many), target)
+
+    def positions_of(pages: int) -> int:
+        return min(limit, pages * PAGE - MAX_ROWS)
+
     if context is not None and sequences is not None:
-        return _checked(with_limits(model, context, sequences), capacity, target, where)
-    least = with_limits(model, context or min(limit, PAGE), sequences or 1)
-    base = Sizes(least, target)
-    plan = base.plan()
-    require_fit(plan, capacity, where)
-    rest = plan.total - _cached(base.caches, plan)
-    while True:  # what is no cache grows a little with both limits, so that the first try may be too large
-        made = with_limits(model, *_largest(base, capacity - rest, context, sequences, limit, asked))
-        plan = make_plan(made, target)
-        if plan.total <= capacity:
-            return made, plan
-        rest = plan.total - _cached(base.caches, plan)
+        found = plan(context, sequences)
+    elif context is not None:
+        found = _largest(lambda n: plan(context, n), 1, most_sequences(model), capacity)
+    else:
+        counts = range(asked, 1, -1) if sequences is None else ()
+        many = sequences or next((n for n in counts if plan(min(limit, FLOOR), n).total <= capacity), 1)
+        found = _largest(lambda pages: plan(positions_of(pages), many), pages_of(PAGE), pages_of(limit), capacity)
+    require_fit(found, capacity, where)
+    return with_limits(model, found.context, found.sequences), found
 
 
-def _cached(caches: Sequence[Cache], plan: MemoryPlan) -> int:
-    return sum(cache_bytes(caches, plan.sequences, plan.context))
+def _largest(plan: Callable[[int], MemoryPlan], low: int, high: int, capacity: int) -> MemoryPlan:
+    """The plan of the largest number of `low`..`high` that fits; that of `low` if none does.
 
-
-def _checked(model: Model, capacity: int, target: Target, where: str) -> tuple[Model, MemoryPlan]:
-    plan = make_plan(model, target)
-    require_fit(plan, capacity, where)
-    return model, plan
-
-
-def _largest(
-    base: Sizes, room: int, context: int | None, sequences: int | None, limit: int, asked: int
-) -> tuple[int, int]:
-    """(context, sequences) whose caches take at most `room` bytes, but never less than those of `base`."""
-    least = base.model.target.spec.context
-
-    def longest(n: int) -> int:
-        """The longest context of n sequences that ends with a page; 0 if there is none."""
-        fixed, each = (sum(cache_bytes(base.caches, n, pages * PAGE - MAX_ROWS)) for pages in (0, 1))
-        pages = (room - fixed) // max(1, each - fixed)
-        return max(0, min(limit, pages * PAGE - MAX_ROWS))
-
-    if sequences is not None:
-        return max(least, longest(sequences)), sequences
-    if context is not None:
-        return context, next((n for n in range(most_sequences(base.model), 1, -1) if longest(n) >= context), 1)
-    enough = next((n for n in range(asked, 1, -1) if longest(n) >= min(limit, FLOOR)), 1)
-    return max(least, longest(enough)), enough
+    Sizes grow almost evenly, so that a straight line between the ends of what is left says where to look.
+    """
+    fits, over = plan(low), plan(high)
+    if over.total <= capacity:
+        return over
+    while fits.total <= capacity and high - low > 1:
+        guess = low + (capacity - fits.total) * (high - low) // (over.total - fits.total)
+        middle = min(max(guess, low + 1), high - 1)
+        tried = plan(middle)
+        if tried.total <= capacity:
+            low, fits = middle, tried
+        else:
+            high, over = middle, tried
+    return fits
