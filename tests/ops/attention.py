@@ -29,12 +29,12 @@ def assert_attention(got: np.ndarray, want: np.ndarray) -> None:
 def attend(
     run: Callable[..., Any], op: Op, inputs: dict[str, Any], rows: RowTable, **options: Any
 ) -> dict[str, np.ndarray]:
-    """All that an attention makes of live rows, rows first: `y`, and in fp32 `sums` [rows, part, heads, width] and `stats`
-    [rows, part, heads, 2] of attention_merge.cuh, 0 for parts that the row does not have."""
+    """All that an attention makes of live rows, rows first: `y`, and of attention_merge.cuh `sums` [rows, part, heads, width],
+    as the numbers they are or as bits of BF16, and `stats` [rows, part, heads, 2]; 0 for parts that the row does not have."""
     made = run(op, inputs, rows, workspaces=("sums", "stats"), **options)
     capacity, heads, width = op.y.shape
-    found = {"y": made["y"]}
-    for name, last in (("sums", width), ("stats", 2)):
-        parts = made[f"workspace:{name}"].reshape(-1, capacity, heads, last)
-        found[name] = parts.swapaxes(0, 1)[: len(rows)]
-    return found
+    stats, sums = (made[f"workspace:{name}"] for name in ("stats", "sums"))
+    if sums.size < stats.size // 2 * width:
+        sums = sums.view(np.uint16)
+    found = {"sums": sums.reshape(-1, capacity, heads, width), "stats": stats.reshape(-1, capacity, heads, 2)}
+    return {"y": made["y"]} | {name: parts.swapaxes(0, 1)[: len(rows)] for name, parts in found.items()}

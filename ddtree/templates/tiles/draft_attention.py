@@ -7,15 +7,15 @@ import math
 from ddtree.graph.op import OpError
 from ddtree.graph.ops.draft_attention import DraftAttention
 from ddtree.templates.kernel import Arg, Tile, Workspace
-from ddtree.templates.target import Target
+from ddtree.templates.target import SHARED_LIMIT, Target
+from ddtree.templates.tiles.mla_tree_attention import MERGE_THREADS, merge_smem
 from ddtree.templates.tiles.rowwise import ceil_div, kernel_name, require_bf16, ring
 
 THREADS = 128
-MERGE_THREADS = 128
 TILE_KEYS = 32
 QUERIES = 64  # of a block
-PART = 128  # positions below which the context is not cut further
-MOST_PARTS = 32
+PART = 64  # positions below which the context is not cut further
+MOST_PARTS = 128
 BLOCKS_PER_SM = 4
 
 
@@ -31,7 +31,10 @@ def tiles(op: DraftAttention, target: Target, *, tree: bool, tuning: dict[str, i
     parts = min(MOST_PARTS, max(1, ceil_div(op.window or op.keys.context, PART)))
     scale = dim**-0.5
     shape = {"heads": heads, "kv_heads": kv_heads, "dim": dim, "rows": rows, "window": op.window, "parts": parts}
-    smem = 2 * 2 * TILE_KEYS * (2 * dim + 16) + 2 * TILE_KEYS * 4
+    groups = ceil_div(rows * (4 + 4 * 2), 4) * 4 + 8
+    stage = TILE_KEYS * (2 * (2 * dim + 16) + 4)
+    stages = 3 if 3 * stage + groups <= SHARED_LIMIT else 2
+    smem = stages * stage + groups
     ring_size = ring(op.keys)
     workspace = (Workspace("sums", parts * rows * heads * dim * 4), Workspace("stats", parts * rows * heads * 8))
     sums, stats = Arg("workspace", "sums"), Arg("workspace", "stats")
@@ -40,7 +43,8 @@ def tiles(op: DraftAttention, target: Target, *, tree: bool, tuning: dict[str, i
         Tile(
             name=kernel_name("draft_attention", *name, f"ring{ring_size}" if ring_size else "", "causal" if op.causal else ""),
             template="draft_attention",
-            constants=shape | {"ring": ring_size, "causal": op.causal, "scale_log2": scale * math.log2(math.e), "smem": smem},
+            constants=shape | {"ring": ring_size, "causal": op.causal, "scale_log2": scale * math.log2(math.e)}
+            | {"stages": stages, "smem": smem},
             args=(
                 *(Arg("tensor", f) for f in ("q", "k", "v")), Arg("pages", "keys"), Arg("pages", "values"), Arg("rows"), sums, stats,
             ),
@@ -52,10 +56,11 @@ def tiles(op: DraftAttention, target: Target, *, tree: bool, tuning: dict[str, i
         Tile(
             name=kernel_name("draft_attention_merge", *name),
             template="draft_attention_merge",
-            constants=dict(shape),
+            constants=shape | {"smem": merge_smem(dim)},
             args=(sums, stats, Arg("rows"), Arg("tensor", "y")),
-            grid=(ceil_div(rows * heads * dim // 4, MERGE_THREADS), 1, 1),
+            grid=(rows * heads, 1, 1),
             block=MERGE_THREADS,
+            smem=merge_smem(dim),
             workspace=workspace,
         ),
     )  # fmt: skip

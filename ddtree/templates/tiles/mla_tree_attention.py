@@ -12,11 +12,11 @@ from ddtree.templates.target import Target
 from ddtree.templates.tiles.rowwise import ceil_div, kernel_name, require_bf16
 
 THREADS = 256
-MERGE_THREADS = 128
+MERGE_THREADS = 256
 TILE_KEYS = 32
 HEAD_TILE = 8  # heads that share an mma
-MOST_TILES = 4  # head tiles of a block: registers allow no more
-SPLITS = ((8192, 128), (65536, 512), (1 << 31, 2048))  # below this position: positions of a segment
+MOST_TILES = 8  # head tiles of a block: registers allow no more
+SPLITS = ((4096, 128), (32768, 256), (1 << 31, 1024))  # below this position: positions of a segment
 
 
 def segments(context: int) -> int:
@@ -26,6 +26,11 @@ def segments(context: int) -> int:
         count += max(0, ceil_div(min(end, context) - begin, length))
         begin = end
     return count
+
+
+def merge_smem(width: int) -> int:
+    """Bytes of shared memory of attention_merge.cuh: a sum of each strand."""
+    return 4 * (MERGE_THREADS // 32) * (width + width // 64 * 8)
 
 
 def tiles(op: MlaTreeAttention, target: Target, *, tree: bool, tuning: dict[str, int]) -> tuple[Tile, ...]:
@@ -39,16 +44,21 @@ def tiles(op: MlaTreeAttention, target: Target, *, tree: bool, tuning: dict[str,
     return _tree(op, target, tuning) if tree else (_prompt(op),)
 
 
+def _power_of_two(n: int) -> int:
+    """The smallest power of two that is not below n."""
+    return 1 << (n - 1).bit_length()
+
+
 def _head_tiles(heads: int) -> int:
-    """Head tiles of a row in one block, a power of two."""
-    return min(MOST_TILES, 1 << (ceil_div(heads, HEAD_TILE) - 1).bit_length())
+    """Head tiles of a row, rounded up to a power of two."""
+    return _power_of_two(ceil_div(heads, HEAD_TILE))
 
 
-def _constants(op: MlaTreeAttention, group: int) -> dict[str, Constant]:
+def _constants(op: MlaTreeAttention, most: int) -> dict[str, Constant]:
     rows, heads, key = op.q.shape
     return {
-        "heads": heads, "latent": op.y.shape[2], "rope": key - op.y.shape[2], "rows": rows, "group": group,
-        "head_tiles": _head_tiles(heads), "scale_log2": op.scale * math.log2(math.e), "smem": _smem(op, group),
+        "heads": heads, "latent": op.y.shape[2], "rope": key - op.y.shape[2], "rows": rows, "head_tiles": _head_tiles(heads),
+        "most": most, "scale_log2": op.scale * math.log2(math.e),
     }  # fmt: skip
 
 
@@ -61,11 +71,19 @@ def _scale_name(op: MlaTreeAttention) -> str:
     return f"s{op.scale!r}"
 
 
-def _smem(op: MlaTreeAttention, group: int) -> int:
-    """Bytes of struct MlaShared: two tiles of keys, four scores of each query, weights, factors, path."""
-    _, heads, key = op.q.shape
-    queries = group * _head_tiles(heads) * HEAD_TILE
-    return 2 * TILE_KEYS * (2 * key + 16) + queries * (4 * 4 * (TILE_KEYS + 4) + 2 * (TILE_KEYS + 8) + 4) + 4 * MAX_ROWS
+def _walk_smem(op: MlaTreeAttention, most: int) -> int:
+    """Bytes of struct MlaShared: two tiles of keys and their barriers, parts of the scores, factors, changes, last positions, path, source of the keys."""
+    key = op.q.shape[2]
+    parts = 3 if most == MOST_TILES else 4
+    used = 2 * TILE_KEYS * (2 * key + 16) + most * 2 * parts * 512 + most * HEAD_TILE * 4 + 8 + 8 * 4 + MAX_ROWS + 48 + 16
+    return ceil_div(used, 16) * 16
+
+
+def _tree_smem(op: MlaTreeAttention, most: int) -> int:
+    """Bytes of struct MlaTreeShared: the walk's and, for each row, its group's numbers and its entry of the row table."""
+    rows = op.q.shape[0]
+    groups = 80 + 20 + ceil_div(rows * (4 + 4 * 2), 4) * 4 + 8
+    return ceil_div(_walk_smem(op, most) + groups + rows * (4 + 4 + 2), 16) * 16
 
 
 def _tree(op: MlaTreeAttention, target: Target, tuning: dict[str, int]) -> tuple[Tile, ...]:
@@ -74,35 +92,45 @@ def _tree(op: MlaTreeAttention, target: Target, tuning: dict[str, int]) -> tuple
     if rows > MAX_ROWS:
         raise OpError(f"a step has at most {MAX_ROWS} tree rows, found {rows}")
     head_tiles = _head_tiles(heads)
-    # Rows of a group share every key that a block loads; one row alone would only wait for absent ones.
-    group = max(1, min(MOST_TILES, 1 << (rows - 1).bit_length()) // head_tiles)
-    parts = ceil_div(ceil_div(heads, HEAD_TILE), head_tiles)
-    blocks_per_sm = tuning.get("blocks_per_sm", 2 if group * head_tiles == 1 else 1)
-    most_items = parts * rows * (2 + segments(context))
+    most = min(MOST_TILES, _power_of_two(rows * head_tiles))
+    own = min(most, head_tiles, MOST_TILES // 2)  # more blocks for the walks of single rows
+    # At 4,096 positions there are 32 segments: this many units of rows give every SM one. What would be too large for a
+    # block is small enough as it is; then the smaller units are for rows that share nothing.
+    small = max(own, _power_of_two(ceil_div(rows * head_tiles, 4)))
+    small = own if small >= most else small
+    blocks_per_sm = tuning.get("blocks_per_sm", 2 if most == 1 else 1)
+    items = rows * head_tiles * segments(context)
     workspace = (
-        Workspace("sums", segments(context) * rows * heads * latent * 4),
+        Workspace("sums", segments(context) * rows * heads * latent * 2),
         Workspace("stats", segments(context) * rows * heads * 8),
     )
     sums, stats = Arg("workspace", "sums"), Arg("workspace", "stats")
-    constants = _constants(op, group)
+    constants = _constants(op, most)
+    smem = _tree_smem(op, most)
     return (
         Tile(
-            name=_name("mla_tree_attention", op, f"g{group}", f"c{context}", f"b{blocks_per_sm}", _scale_name(op)),
+            name=_name(
+                "mla_tree_attention", op, f"t{own}", small, most, f"c{context}", f"b{blocks_per_sm}", _scale_name(op)
+            ),
             template="mla_tree_attention",
-            constants=constants | {"context": context, "segments": segments(context), "blocks_per_sm": blocks_per_sm},
+            constants=constants
+            | {"own": own, "small": small, "context": context, "segments": segments(context), "smem": smem}
+            | {"blocks_per_sm": blocks_per_sm},
             args=(Arg("tensor", "q"), Arg("pages", "cache"), Arg("scratch", "cache"), Arg("rows"), sums, stats),
-            grid=(min(most_items, blocks_per_sm * target.sms), 1, 1),
+            grid=(min(items + 2 * rows * head_tiles, blocks_per_sm * target.sms), 1, 1),
             block=THREADS,
-            smem=_smem(op, group),
+            smem=smem,
             workspace=workspace,
         ),
         Tile(
             name=_name("mla_tree_attention_merge", op),
             template="mla_tree_attention_merge",
-            constants={name: constants[name] for name in ("heads", "latent", "rope", "rows")},
+            constants={name: constants[name] for name in ("heads", "latent", "rope", "rows")}
+            | {"smem": merge_smem(latent)},
             args=(sums, stats, Arg("rows"), Arg("tensor", "y")),
-            grid=(ceil_div(rows * heads * latent // 4, MERGE_THREADS), 1, 1),
+            grid=(rows * heads, 1, 1),
             block=MERGE_THREADS,
+            smem=merge_smem(latent),
             workspace=workspace,
         ),
     )
@@ -111,14 +139,15 @@ def _tree(op: MlaTreeAttention, target: Target, tuning: dict[str, int]) -> tuple
 def _prompt(op: MlaTreeAttention) -> Tile:
     rows, heads, _ = op.q.shape
     head_tiles = _head_tiles(heads)
-    group = MOST_TILES // head_tiles
-    constants = _constants(op, group)
+    most = min(MOST_TILES, _power_of_two(rows * head_tiles))
+    of_row = min(most, head_tiles)
+    smem = _walk_smem(op, most)
     return Tile(
         name=_name("mla_tree_attention_prompt", op, _scale_name(op)),
         template="mla_tree_attention_prompt",
-        constants=constants,
+        constants=_constants(op, most) | {"smem": smem},
         args=(Arg("tensor", "q"), Arg("pages", "cache"), Arg("rows"), Arg("tensor", "y")),
-        grid=(ceil_div(rows, group), ceil_div(ceil_div(heads, HEAD_TILE), head_tiles), 1),
+        grid=(ceil_div(rows, most // of_row), head_tiles // of_row, 1),
         block=THREADS,
-        smem=_smem(op, group),
+        smem=smem,
     )

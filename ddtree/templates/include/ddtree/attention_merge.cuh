@@ -1,10 +1,12 @@
 // Attention over keys that several blocks have shared out: what each leaves behind, and how it becomes one row.
 //
 // A part is some of a query's keys. Of each part and query there is
-//   sums   [part][queries][width] fp32   sum p v with p = 2^(s - peak), s the scaled score in base 2
+//   sums   [part][queries][width] bf16 or fp32   sum p v with p = 2^(s - peak), s the scaled score in base 2
 //   stats  [part][queries] (peak, sum p)
-// where a query is (row, head). Parts follow one another in position order and are merged in that order, so the bits
-// depend on where the query's keys were cut and on nothing else. A part without visible keys has peak kNoPeak and zeros.
+// where a query is (row, head). A peak is a score near the largest: no p is above 2^kSlack.
+// Parts follow one another in position order. Part i goes to strand i % 8, a strand is summed in this order, and the strands
+// as a binary tree; so the bits depend on where the query's keys were cut and on nothing else. A part without visible keys
+// has peak kNoPeak and zeros.
 // Tests: tests/ops/test_mla_tree_attention.py, tests/ops/test_draft_attention.py
 #pragma once
 #include "ddtree/vec.cuh"
@@ -12,28 +14,79 @@
 namespace ddtree {
 
 constexpr float kNoPeak = -1e30f;   // finite, so that a difference of two is 0 and not NaN
-constexpr int kMergeThreads = 128;
+constexpr int kMergeThreads = 256;  // a warp for each strand
 
-// Columns 4 v .. 4 v + 3 of one query: v of WIDTH / 4 vectors. sums and stats start at the query's first part.
-template <int QUERIES, int WIDTH>
-DEVICE void merge_parts(const float* sums, const float2* stats, int parts, int v, bf16* y) {
-    float peak = kNoPeak, total = 0.f;
-    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 4
-    for (int part = 0; part < parts; ++part) {
-        const float2 theirs = stats[size_t(part) * QUERIES];
-        const float4 add = *reinterpret_cast<const float4*>(sums + size_t(part) * QUERIES * WIDTH + v * 4);
-        const float highest = fmaxf(peak, theirs.x);
-        const float keep = ex2(peak - highest), weight = ex2(theirs.x - highest);
-        peak = highest;
-        total = fmaf(theirs.y, weight, total * keep);
-        sum.x = fmaf(add.x, weight, sum.x * keep);
-        sum.y = fmaf(add.y, weight, sum.y * keep);
-        sum.z = fmaf(add.z, weight, sum.z * keep);
-        sum.w = fmaf(add.w, weight, sum.w * keep);
+template <class Sum>
+struct RawVec8 {   // eight sums as they come from memory
+    uint4 words[sizeof(Sum) / 2];
+
+    DEVICE void load(const Sum* from) {
+#pragma unroll
+        for (int i = 0; i < int(sizeof(Sum) / 2); ++i) words[i] = load16(reinterpret_cast<const uint4*>(from) + i);
     }
-    *reinterpret_cast<uint2*>(y + v * 4) =
-        make_uint2(pack_bf16(sum.x / total, sum.y / total), pack_bf16(sum.z / total, sum.w / total));
+    DEVICE Vec8 values() const {
+        if constexpr (sizeof(Sum) == 2) return unpack8(words[0]);
+        else return {{bitcast<float>(words[0].x), bitcast<float>(words[0].y), bitcast<float>(words[0].z), bitcast<float>(words[0].w),
+                      bitcast<float>(words[1].x), bitcast<float>(words[1].y), bitcast<float>(words[1].z), bitcast<float>(words[1].w)}};
+    }
+};
+
+template <int WIDTH>
+constexpr int kMergeFloats = kMergeThreads / 32 * (WIDTH + WIDTH / 64 * 8);   // of dynamic shared memory
+
+// One query, by a block. sums and stats start at the query's first part; y is its row. column(i): where sum i belongs.
+template <int QUERIES, int WIDTH, class Sum, class Column>
+DEVICE void merge_parts(const Sum* sums, const float2* stats, int parts, Column column, bf16* y) {
+    constexpr int strands = kMergeThreads / 32, ahead = 4, vectors = WIDTH / 8, mine = (vectors + 31) / 32;
+    constexpr int padded = WIDTH + WIDTH / 64 * 8;   // lanes that write together hit different banks
+    DYN_SMEM(memory);
+    float* const strand_sums = reinterpret_cast<float*>(memory);
+    const int lane = threadIdx.x % 32, strand = threadIdx.x / 32;
+    RawVec8<Sum> raw[ahead][mine];
+    const auto fetch = [&](int first) {   // the next parts of the strand
+#pragma unroll
+        for (int k = 0; k < ahead; ++k)
+#pragma unroll
+            for (int v = 0; v < mine; ++v)
+                if (first + k * strands < parts && lane + v * 32 < vectors)
+                    raw[k][v].load(sums + size_t(first + k * strands) * QUERIES * WIDTH + (lane + v * 32) * 8);
+    };
+    fetch(strand);
+    float peak = kNoPeak, total = 0.f;
+    for (int part = lane; part < parts; part += 32) peak = fmaxf(peak, stats[size_t(part) * QUERIES].x);
+    peak = warp_max(peak);
+    for (int part = lane; part < parts; part += 32) {
+        const float2 theirs = stats[size_t(part) * QUERIES];
+        total = fmaf(theirs.y, ex2(theirs.x - peak), total);
+    }
+    total = warp_sum(total);
+    Vec8 sum[mine] = {};
+    for (int first = strand; first < parts; first += ahead * strands) {
+#pragma unroll
+        for (int k = 0; k < ahead; ++k) {
+            if (first + k * strands >= parts) break;
+            const float weight = ex2(stats[size_t(first + k * strands) * QUERIES].x - peak);
+#pragma unroll
+            for (int v = 0; v < mine; ++v)
+                if (lane + v * 32 < vectors) sum[v] = fma(weight, raw[k][v].values(), sum[v]);
+        }
+        fetch(first + ahead * strands);
+    }
+#pragma unroll
+    for (int v = 0; v < mine; ++v)
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            if (lane + v * 32 < vectors) {
+                const int to = column((lane + v * 32) * 8 + i);
+                strand_sums[strand * padded + to + to / 64 * 8] = sum[v][i];
+            }
+    __syncthreads();
+    for (int to = threadIdx.x; to < WIDTH; to += kMergeThreads) {
+        const float* s = strand_sums + to + to / 64 * 8;
+        const float all = ((s[0] + s[padded]) + (s[2 * padded] + s[3 * padded])) +
+                          ((s[4 * padded] + s[5 * padded]) + (s[6 * padded] + s[7 * padded]));
+        y[to] = to_bf16(all / total);
+    }
 }
 
 }  // namespace ddtree

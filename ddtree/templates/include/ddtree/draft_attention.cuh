@@ -11,7 +11,7 @@
 //
 // 64 queries a block: as many rows of one sequence as fit times the query heads of one key head; four warps of 16 queries,
 // which stay in registers with their weights and sums. Keys come in tiles of 32 positions, the block's rows in tiles of
-// their own behind them, the next tile in flight. The context's tiles are cut into at most Config::parts equal runs; the last
+// their own behind them, the next ones in flight. The context's tiles are cut into at most Config::parts equal runs; the last
 // one also takes the block. Hidden and absent keys have weight 0 exactly and zeros in shared memory.
 // A row's bits depend on its own sequence's context length and block alone: row-invariant in any company.
 // Tests: tests/ops/test_draft_attention.py
@@ -25,7 +25,8 @@ constexpr int kDraftThreads = 128;
 constexpr int kDraftQueries = 64;   // of a block
 constexpr int kDraftKeys = 32;      // of a tile
 
-// Config: heads, kv_heads, dim, rows (capacity of the step), window, ring, causal, parts, scale_log2 (scale times log2 e).
+// Config: heads, kv_heads, dim, rows (capacity of the step), window, ring, causal, parts, stages (tiles in
+// shared memory: one in work, the others on their way), scale_log2 (scale times log2 e).
 template <class Config>
 struct Draft {
     static constexpr int sharing = Config::heads / Config::kv_heads;   // query heads of a key head
@@ -39,9 +40,10 @@ struct Draft {
 
 template <class Config>
 struct DraftShared {
-    unsigned char keys[2][kDraftKeys * Draft<Config>::pitch];
-    unsigned char values[2][kDraftKeys * Draft<Config>::pitch];
-    int position[2][kDraftKeys];   // of each key, -1 where there is none
+    unsigned char keys[Config::stages][kDraftKeys * Draft<Config>::pitch];
+    unsigned char values[Config::stages][kDraftKeys * Draft<Config>::pitch];
+    int position[Config::stages][kDraftKeys];   // of each key, -1 where there is none
+    RowGroups<Config::rows> groups;
 };
 
 // How a sequence's context is cut: part p takes tiles first_tile + p * tiles_of_part .. of 32 absolute positions.
@@ -52,7 +54,7 @@ struct DraftCut {
     DEVICE explicit DraftCut(int committed) {
         first = Config::window > 0 ? max(0, committed - Config::window + 1) : 0;
         tiles = (committed + kDraftKeys - 1) / kDraftKeys - first_tile();
-        tiles_of_part = max(1, (tiles + Config::parts - 1) / Config::parts);
+        tiles_of_part = max(2, (tiles + Config::parts - 1) / Config::parts);   // two are in flight at once
         parts = max(1, (tiles + tiles_of_part - 1) / tiles_of_part);
     }
     DEVICE int first_tile() const { return first / kDraftKeys; }
@@ -62,14 +64,16 @@ struct DraftCut {
 struct DraftSource {
     const bf16 *keys, *values;       // the caches
     const bf16 *k, *v;               // the block's rows
-    const int* block_rows;           // rows of the sequence
+    const u16* block_rows;           // rows of the sequence
     int block_size, sequence, committed, kv_head;
 };
 
-// Keys and values of a tile, four threads a position, one asynchronous group. Tiles at or past cut.tiles are block rows.
+// Keys and values of a tile, four threads a position, one asynchronous group, empty from tile `end` on. Tiles at or past
+// cut.tiles are block rows.
 template <class Config>
 DEVICE void load_draft_tile(DraftShared<Config>& shared, int buffer, const DraftSource& from, const Rows& rows,
-                            const DraftCut<Config>& cut, int tile) {
+                            const DraftCut<Config>& cut, int tile, int end) {
+    if (tile >= end) return cp_async_commit();   // groups are counted
     constexpr int vectors = Config::dim / 8;
     const int i = threadIdx.x / 4;
     const bf16 *key = from.keys, *value = from.values;
@@ -114,7 +118,7 @@ struct DraftWarp {
     float peak[2], total[2];   // total: of this lane's columns, until finish()
     int position[2];           // of the queries; -1 where there is none
 
-    DEVICE void start(const bf16* q, const Rows& rows, const int* members, int count, int kv_head) {
+    DEVICE void start(const bf16* q, const Rows& rows, const u16* members, int count, int kv_head) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
@@ -209,7 +213,7 @@ struct DraftWarp {
         }
     }
 
-    DEVICE void finish(const int* members, int kv_head, int part, float* sums, float2* stats) {
+    DEVICE void finish(const u16* members, int kv_head, int part, float* sums, float2* stats) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
@@ -237,15 +241,14 @@ DEVICE void draft_attention(const bf16* q, const bf16* k, const bf16* v, const b
     pdl_wait();
     DYN_SMEM(memory);
     auto& shared = *reinterpret_cast<DraftShared<Config>*>(memory);
-    using Groups = RowGroups<Config::rows, Draft<Config>::group>;
-    SHARED_ARRAY(Groups, only_groups, 1);
-    Groups& groups = only_groups[0];
+    auto& groups = shared.groups;
     const Rows rows = *table;
-    group_rows(groups, rows);
+    sort_rows(groups, rows);
+    cut_groups(groups, rows, Draft<Config>::group);
     for (int item = blockIdx.x; item < groups.count * Config::kv_heads * Config::parts; item += gridDim.x) {
         const int part = item % Config::parts, kv_head = item / Config::parts % Config::kv_heads;
         const int group = item / (Config::parts * Config::kv_heads);
-        const int* members = groups.rows(group);
+        const u16* members = groups.rows(group);
         const int sequence = rows.sequence[members[0]], committed = rows.committed[sequence];
         const DraftCut<Config> cut(committed);
         if (part >= cut.parts) continue;
@@ -255,13 +258,14 @@ DEVICE void draft_attention(const bf16* q, const bf16* k, const bf16* v, const b
         const int end = part < cut.parts - 1 ? tile + cut.tiles_of_part
                                              : cut.tiles + (from.block_size + kDraftKeys - 1) / kDraftKeys;
         __syncthreads();   // nobody reads the tiles of the item before
-        load_draft_tile(shared, 0, from, rows, cut, tile);
+#pragma unroll
+        for (int stage = 0; stage < Config::stages - 1; ++stage) load_draft_tile(shared, stage, from, rows, cut, tile + stage, end);
         DraftWarp<Config> warp;
-        warp.start(q, rows, members, groups.size(group), kv_head);
-        for (int buffer = 0; tile < end; ++tile, buffer ^= 1) {
-            cp_async_wait<0>();
-            __syncthreads();   // this tile is there, the other buffer is free
-            if (tile + 1 < end) load_draft_tile(shared, buffer ^ 1, from, rows, cut, tile + 1);
+        warp.start(q, rows, members, groups.rows_of(group), kv_head);
+        for (int buffer = 0; tile < end; ++tile, buffer = (buffer + 1) % Config::stages) {
+            cp_async_wait<Config::stages - 2>();
+            __syncthreads();   // this tile is there, the buffer of the one before is free
+            load_draft_tile(shared, (buffer + Config::stages - 1) % Config::stages, from, rows, cut, tile + Config::stages - 1, end);
             float s[4][4] = {};
             warp.score(smem_u32(shared.keys[buffer]), s);
             warp.weigh(shared.position[buffer], s);
@@ -271,18 +275,16 @@ DEVICE void draft_attention(const bf16* q, const bf16* k, const bf16* v, const b
     }
 }
 
-// grid: vectors of four columns of all rows and heads, kMergeThreads a block.
+// grid: a block a query, i.e. head of a row; kMergeThreads a block.
 template <class Config>
 DEVICE void draft_attention_merge(const float* sums, const float2* stats, const Rows* rows, bf16* y) {
     pdl_launch_dependents();
     pdl_wait();
-    constexpr int vectors = Config::dim / 4;
-    const int at = blockIdx.x * kMergeThreads + threadIdx.x;
-    const int query = at / vectors, row = query / Config::heads;
+    const int query = blockIdx.x, row = query / Config::heads;
     if (row >= rows->count) return;
     const DraftCut<Config> cut(rows->committed[rows->sequence[row]]);
-    merge_parts<Draft<Config>::queries, Config::dim>(sums + size_t(query) * Config::dim, stats + query, cut.parts, at % vectors,
-                                                     y + size_t(query) * Config::dim);
+    merge_parts<Draft<Config>::queries, Config::dim>(sums + size_t(query) * Config::dim, stats + query, cut.parts,
+                                                     [](int i) { return i; }, y + size_t(query) * Config::dim);
 }
 
 }  // namespace ddtree
