@@ -9,8 +9,9 @@ largest sum, so where a chain is best the tree is that chain.
 
 The drafter's probabilities are corrected per depth by what came true (Policy.factors). A round without a draft is a
 candidate too. Whether drafting pays is booked in rounds lost against decoding without it; when PATIENCE of them are
-lost, rounds stop drafting, and every PROBE-th drafts again. A tree that was not verified is judged all the same, by the
-tokens that later rounds produce, so that a probe need not verify a single node to learn.
+lost, rounds stop drafting, and every PROBE-th drafts again (less often where that would take more than a PRICE-th of the
+time). A tree that was not verified is judged all the same, by the tokens that later rounds produce, so that a probe need
+not verify a single node to learn.
 
 Nothing here changes a token. The kernels of include/ddtree/choose_budget.cuh make the same decisions bit for bit: hence the
 exponential of its own, sums of a fixed shape and no fused multiply-add. Sources: DDTree (arXiv 2604.12989) for the sum of
@@ -32,7 +33,8 @@ from ddtree.graph.rows import MAX_ROWS
 PRIOR = 1.0  # observations that speak for the drafter's own probabilities before there are any
 DECAY = 0.95  # weight of the past when an observation is added
 PATIENCE = 1.5  # rounds lost against decoding without drafts after which drafting stops
-PROBE = 16  # without drafts, every PROBE-th round drafts
+PROBE = 16  # where drafting has stopped, every PROBE-th round drafts
+PRICE = 40.0  # unless a draft costs more than a PRICE-th of the rounds between
 
 LOG2E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
 ROUND = 1.5 * 2.0**52  # adding and subtracting it rounds to a whole number
@@ -134,6 +136,7 @@ class Policy:
                 drafter expected it; both decayed
     trees       each slot's last tree at its largest       walk  the node of it that the slot's tokens have reached, -1
                 when they left it or its tree is used up
+    drafts      whether the next round drafts
     lost        rounds lost (Choice)                       waited  rounds since the last draft
     """
 
@@ -142,17 +145,12 @@ class Policy:
         self.hits, self.mass = np.zeros((sequences, depths)), np.zeros((sequences, depths))
         self.trees: dict[int, DraftTree] = {}
         self.walk = np.full(sequences, -1, np.int32)
-        self.lost, self.waited = 0.0, 0
+        self.drafts, self.lost, self.waited = True, 0.0, 0
 
     def join(self, slot: int) -> None:
         """A sequence begins: nothing is known of its text, so drafting gets its chance."""
         self.hits[slot], self.mass[slot], self.walk[slot] = 0, 0, -1
-        self.lost, self.waited = 0.0, 0
-
-    @property
-    def drafts(self) -> bool:
-        """Whether the next round drafts."""
-        return self.lost < PATIENCE or self.waited >= PROBE - 1
+        self.drafts, self.lost, self.waited = True, 0.0, 0
 
     def factors(self, slot: int) -> np.ndarray:
         """[depths + 1]: what the probability of a path to each depth is multiplied by. The ratio of children accepted to
@@ -211,6 +209,9 @@ class Policy:
             made = sum(len(tokens) for tokens in emitted.values())
             lost = self.lost + (choice.ms / choice.plain - made / len(emitted))
             self.lost = min(PATIENCE, max(0.0, lost))
+        rounds = self.waited + 1  # with the next one
+        probe = rounds >= PROBE and rounds * choice.plain >= PRICE * self.costs.draft
+        self.drafts = self.lost < PATIENCE or probe
 
     def _follow(self, slot: int, token: int) -> None:
         """One more token: did the slot's tree hold it? A node without children says nothing."""

@@ -42,7 +42,7 @@ struct BudgetState {
 template <class Config>
 using BudgetStateOf = BudgetState<Config::depths, Config::sequences>;
 
-constexpr double kPrior = 1., kDecay = 0.95, kPatience = 1.5;
+constexpr double kPrior = 1., kDecay = 0.95, kPatience = 1.5, kPrice = 40.;   // as in graph/budget.py
 constexpr int kProbe = 16;
 
 // exp of a log-probability; see `exponential` of graph/budget.py.
@@ -257,17 +257,19 @@ DEVICE void settle_budget(const int* __restrict__ sequences, const int* __restri
                        emitted + slot * (Config::depths + 1), length[slot], &state->slot[slot]);
     }
     if (threadIdx.x != 0) return;
+    const double plain = costs[Config::capacities::bucket(active)];
     double lost = state->lost;
     if (state->draft) {
         int made = 0;
 #pragma unroll 1
         for (int i = 0; i < active; ++i) made += length[slots[i]];
-        const double plain = costs[Config::capacities::bucket(active)];
         lost = __dadd_rn(lost, __dadd_rn(state->ms / plain, -(double(made) / double(active))));
         lost = lost > 0. ? lost < kPatience ? lost : kPatience : 0.;
         state->lost = lost;
     }
-    state->draft = lost < kPatience || state->waited >= kProbe - 1;
+    const int rounds = state->waited + 1;   // with the next one
+    const bool probe = rounds >= kProbe && __dmul_rn(double(rounds), plain) >= __dmul_rn(kPrice, costs[Config::buckets]);
+    state->draft = lost < kPatience || probe;
 }
 
 // A sequence joins: nothing is known of its text, so drafting gets its chance. One thread, between rounds.
