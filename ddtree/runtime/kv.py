@@ -31,6 +31,16 @@ class PagePool:
                     )
                 self.table[sequence, slot] = self.free.pop()
 
+    def trim(self, sequence: int, positions: int) -> None:
+        """Give back pages of `sequence` that hold none of its first `positions` positions: nothing was written there."""
+        spare = self.table[sequence, -(-positions // PAGE) :]
+        self.free.extend(int(p) for p in spare[::-1] if p >= 0)
+        spare[:] = -1
+
+    def held(self, sequence: int) -> int:
+        """Positions for which `sequence` has pages."""
+        return PAGE * int((self.table[sequence] >= 0).sum())
+
     def release(self, sequence: int) -> list[int]:
         """Give all pages of `sequence` back; returns their numbers."""
         held = [int(p) for p in self.table[sequence] if p >= 0]

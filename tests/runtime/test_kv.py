@@ -28,6 +28,20 @@ def test_pages_are_mapped_when_a_position_needs_one() -> None:
     assert (pool.table[0] >= 0).sum() == 2
 
 
+def test_trimmed_pages_are_free_again() -> None:
+    pool = PagePool(4, 2, 256)
+    pool.reserve(0, 200)
+    kept = pool.table[0, :2].tolist()
+    for positions, held in [(256, 4), (129, 3), (128, 2), (65, 2)]:
+        pool.trim(0, positions)
+        assert pool.held(0) == 64 * held and len(pool.free) == 4 - held
+    assert pool.table[0].tolist() == [*kept, -1, -1]
+    pool.reserve(1, 128)
+    assert sorted({*kept, *pool.table[1, :2].tolist()}) == [0, 1, 2, 3]
+    pool.trim(1, 0)
+    assert pool.held(1) == 0 and len(pool.free) == 2
+
+
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 200)), max_size=40))
 def test_a_page_has_one_owner(steps: list[tuple[int, int]]) -> None:

@@ -1,26 +1,54 @@
-"""The decoder of a GPU: prompts through prefill kernels, rounds through captured graphs."""
+"""The decoder of a GPU: prompts through prefill kernels, rounds through captured graphs that may run ahead of the host."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ddtree.errors import DeviceError
-from ddtree.graph.buckets import bucket
+import numpy as np
+
+from ddtree.errors import DeviceError, UsageError
 from ddtree.graph.build import Limits
+from ddtree.graph.ops.build_tree import DraftTree
 from ddtree.graph.rows import MAX_ROWS
 from ddtree.graph.step_graph import StepName
 from ddtree.runtime.cuda.driver import Device
-from ddtree.runtime.cuda.round import RoundGraph, RoundState
+from ddtree.runtime.cuda.round import Rounds
+from ddtree.runtime.cuda.round_state import RoundState
 from ddtree.runtime.decoder import Decoder, Round, Sampling, SlotMemory, StepExecutor
+from ddtree.runtime.kv import PAGE
+
+PAUSE_NAP = 5e-5  # seconds between looks while the loop's last round ends
+
+
+@dataclass
+class _Ahead:
+    """Where a sequence stands on the GPU, rounds ahead of what `round` has returned.
+
+    first    the first round that the sequence takes part in
+    limit    positions that have pages          stopped  a stop test took it out of the rounds
+    told     `round` has returned the round in which it stopped
+    """
+
+    committed: int
+    anchor: int
+    remaining: int
+    first: int
+    limit: int = 0
+    stopped: bool = False
+    told: bool = False
 
 
 class CudaDecoder(Decoder):
-    """Rounds are one graph launch each; the host decides nothing inside a round and reads its record afterwards.
+    """Rounds are graph launches; the host reads their records and decides nothing inside a round.
 
-    capture  makes the graph of a row capacity; called once per capacity, at the first round that needs it
-    request  device addresses of the sampling parameters, per row capacity, are written when a sequence joins
+    A launch may run many rounds, until every sequence has met a stop id or its token limit. `round` returns the oldest
+    round that was not returned yet. `start` and `end` pause the rounds; what ran ahead for other sequences stays valid. A
+    sequence that stopped and is not ended goes on at the next `round`, which pauses the others for it.
+
+    state  what the GPU and the host share      page_table  device address      request  device addresses of the sampling
+    parameters, by name                         rounds      launches rounds
     """
 
     def __init__(
@@ -32,70 +60,144 @@ class CudaDecoder(Decoder):
         device: Device,
         state: RoundState,
         page_table: int,
-        capture: Callable[[int], RoundGraph],
+        request: Mapping[str, int],
+        rounds: Rounds,
         **sizes: Any,
     ) -> None:
         super().__init__(limits, steps, caches, **sizes)
-        self.device, self.state, self.page_table, self._capture = device, state, page_table, capture
-        self.graphs: dict[int, RoundGraph] = {}
-        self._stale = True  # the device's round state or requests are older than the host's
+        self.device, self.state, self.rounds = device, state, rounds
+        self.page_table, self.request = page_table, dict(request)
+        self.ahead: dict[int, _Ahead] = {}
+        self._followed = 0  # rounds that `ahead` knows of
+        self._ended = 0  # time of the last record, nanoseconds of the GPU's clock
+        self._stale = True  # the device's state is older than `ahead`
 
     def start(self, prompt: Sequence[int], sampling: Sampling, max_tokens: int) -> tuple[int, int]:
         """Prefill in a free slot; see Decoder."""
-        self._stale = True
-        return super().start(prompt, sampling, max_tokens)
+        self._pause()
+        for slot, ahead in self.ahead.items():  # pages mapped in advance are free for the prompt
+            self.pool.trim(slot, ahead.committed)
+        slot, token = super().start(prompt, sampling, max_tokens)
+        state = self.slots[slot]
+        self.ahead[slot] = _Ahead(state.committed, state.anchor, state.remaining, self.state.head)
+        return slot, token
 
     def end(self, slot: int) -> None:
         """Forget a sequence; see Decoder."""
-        self._stale = True
+        self._pause()
+        self.ahead.pop(slot, None)
         super().end(slot)
 
     def round(self) -> dict[int, Round]:
-        """One graph launch for every sequence; see Decoder."""
-        if not self.slots:
-            return {}
-        began = time.perf_counter()
-        active = len(self.slots)
-        budget = min(self.budget, MAX_ROWS // active - 1) if self.limits.block else 0
-        graph = self._graph(bucket(active * (budget + 1)))
-        self._reserve()
+        """The next round of the sequences; see Decoder. One that stopped in an earlier round and was not returned yet is
+        absent until then."""
+        if any(ahead.told for ahead in self.ahead.values()):
+            self._pause()
+            for ahead in self.ahead.values():
+                if ahead.told:
+                    ahead.stopped = ahead.told = False
+        while self.slots:
+            self._go_on()
+            self.state.wait_record(self.rounds.nap)
+            self._follow()
+            if self.state.unread:
+                record, turn = self.state.record(self.state.taken), self.state.taken
+                done = self._returned(record, turn)
+                self.state.take()
+                if done:
+                    return done
+        return {}
+
+    def _pause(self) -> None:
+        """No round runs afterwards, and `ahead` is where the GPU is."""
+        self.state.pause(PAUSE_NAP)
+        self._follow()
+        self._stale = True
+
+    def _follow(self) -> None:
+        """Take note of every round that has been recorded."""
+        for turn in range(self._followed, self.state.head):
+            record = self.state.record(turn)
+            for slot in record["slots"][: int(record["active"])].tolist():
+                if slot in self.ahead and turn >= self.ahead[slot].first:
+                    ahead, mine = self.ahead[slot], record["slot"][slot]
+                    n = int(mine["length"])
+                    ahead.committed, ahead.remaining = ahead.committed + n, ahead.remaining - n
+                    ahead.anchor, ahead.stopped = int(mine["emitted"][n - 1]), bool(mine["done"])
+            self._followed = turn + 1
+
+    def _go_on(self) -> None:
+        """Start rounds unless they run, no sequence wants any, or the ring is more than half full."""
+        if self.state.running or self.state.unread > self.state.ring // 2:
+            return
+        self._follow()
+        active = [slot for slot in self.slots if not self.ahead[slot].stopped]
+        if not active:
+            return
+        try:
+            self._map_pages(active)
+        except UsageError:
+            if self.state.unread:  # rounds that ran come before the error that ends them
+                return
+            raise
         if self._stale:
-            self._write(graph, budget)
-        launched = time.perf_counter()
-        graph.launch()
-        self.state.wait()
-        ended = time.perf_counter()
-        seconds = {"draft": 0.0, "verify": ended - launched, "commit": 0.0, "host": launched - began}
-        return {slot: self._advanced(slot, seconds) for slot in self.slots}
+            self._write(active)
+        self.state.begin()
+        tree = self.budget + 1 if self.limits.block else 1
+        self.rounds.launch(len(active) * min(tree, MAX_ROWS // len(active)))
 
-    def _graph(self, rows: int) -> RoundGraph:
-        if rows not in self.graphs:
-            self.graphs[rows] = self._capture(rows)
-            self._stale = True
-        return self.graphs[rows]
+    def _map_pages(self, active: list[int]) -> None:
+        """Pages for the next round of every sequence, and as many of those that all their rounds may need as are free.
+        Raises UsageError when a next round finds no page."""
+        wide, ahead = self.limits.depths + 1, self.ahead
+        if not self._stale and all(ahead[s].committed + wide <= ahead[s].limit for s in active):
+            return
+        self._stale = True
+        for slot in active:
+            self.pool.trim(slot, ahead[slot].committed)
+        for slot in active:
+            self.pool.reserve(slot, ahead[slot].committed + wide)
+        share = PAGE * (len(self.pool.free) // len(active))
+        for slot in active:
+            wanted = ahead[slot].committed + max(0, ahead[slot].remaining) + wide
+            self.pool.reserve(slot, min(wanted, self.pool.held(slot) + share, self.pool.context))
+            ahead[slot].limit = self.pool.held(slot)
+        self.device.write(self.page_table, self.pool.table)
 
-    def _reserve(self) -> None:
-        """Map the pages that the round may fill, and show the table to the GPU when it changed."""
-        before = self.pool.table.copy()
-        for slot, state in self.slots.items():
-            self.pool.reserve(slot, min(self.pool.context, state.committed + self.limits.depths + 1))
-        if self._stale or (self.pool.table != before).any():
-            self.device.write(self.page_table, self.pool.table)
-
-    def _write(self, graph: RoundGraph, budget: int) -> None:
-        values = {name: self._each(name) for name in ("committed", "anchor", "remaining")}
-        self.state.write(list(self.slots), values, budget)
-        verify = graph.steps["verify"]
+    def _write(self, active: list[int]) -> None:
+        names = ("committed", "anchor", "remaining", "limit")
+        values = {name: np.zeros(self.limits.sequences, np.int32) for name in names}
+        for slot in active:
+            for name in names:
+                values[name][slot] = getattr(self.ahead[slot], name)
+        self.state.write(active, self.budget, values)
         for name, array in self._request().items():
-            self.device.write(verify.tensor(name), array)
+            self.device.write(self.request[name], array)
         self._stale = False
 
-    def _advanced(self, slot: int, seconds: dict[str, float]) -> Round:
-        done, state = self.state.result(slot, seconds), self.slots[slot]
-        if min(done.emitted, default=-1) < 0:
-            raise DeviceError(
-                "the model's logits are NaN; the weights or the numerics are broken, no text was made of them"
-            )
-        n = len(done.emitted)
-        state.committed, state.anchor, state.remaining = state.committed + n, done.emitted[-1], state.remaining - n
-        return done
+    def _returned(self, record: np.void, turn: int) -> dict[int, Round]:
+        """A record as rounds of the sequences that live still. Raises DeviceError for a token that could not be chosen."""
+        begin, drafted, verified, end = record["time"].tolist()
+        idle = begin - self._ended if self._ended else 0
+        self._ended = end
+        times = {"draft": drafted - begin, "verify": verified - drafted, "commit": end - verified, "host": idle}
+        seconds = {name: 1e-9 * t for name, t in times.items()}
+        slots = record["slots"][: int(record["active"])].tolist()
+        live = [slot for slot in slots if slot in self.ahead and turn >= self.ahead[slot].first]
+        for slot in live:
+            mine = record["slot"][slot]
+            if mine["emitted"][: int(mine["length"])].min(initial=0) < 0:
+                raise DeviceError(
+                    "the model's logits are NaN; the weights or the numerics are broken, no text was made of them"
+                )
+            self.ahead[slot].told = bool(mine["done"])
+        return {slot: self._one(record, slot, seconds) for slot in live}
+
+    def _one(self, record: np.void, slot: int, seconds: dict[str, float]) -> Round:
+        mine, state = record["slot"][slot], self.slots[slot]
+        n, nodes = int(mine["length"]), int(mine["nodes"])
+        emitted = mine["emitted"][:n].tolist()
+        state.committed, state.anchor, state.remaining = state.committed + n, emitted[-1], state.remaining - n
+        columns = (mine["token"], mine["parent"], mine["depth"], record["score"][slot])
+        tree = DraftTree(*(column[:nodes].copy() for column in columns))
+        return Round(tree, mine["path"][:n].tolist(), emitted, seconds)

@@ -135,6 +135,14 @@ class Device:
         """Wait for the stream; a fault of a kernel appears here."""
         check(cu.cuStreamSynchronize(self.stream), what)
 
+    def idle(self, what: str = "waiting for the GPU") -> bool:
+        """Whether everything in the stream has ended, without waiting; a fault of a kernel appears here too."""
+        (status,) = cu.cuStreamQuery(self.stream)
+        if status == cu.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        check((status,), what)
+        return True
+
     def free_all(self) -> None:
         """Free every allocation; what used them must not be used again. Safe after a fault, when frees fail too."""
         with suppress(DeviceError):

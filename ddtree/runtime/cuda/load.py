@@ -17,10 +17,13 @@ from ddtree.graph.step_graph import StepGraph, StepName
 from ddtree.graph.tensor import Cache, DType
 from ddtree.runtime.cache import CompileCache
 from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all
+from ddtree.runtime.costs import measured_steps, written
 from ddtree.runtime.cuda.decoder import CudaDecoder
 from ddtree.runtime.cuda.driver import Device
+from ddtree.runtime.cuda.loop import DeviceRounds
 from ddtree.runtime.cuda.module import Function, load
-from ddtree.runtime.cuda.round import RoundGraph, RoundState
+from ddtree.runtime.cuda.round import HostRounds, RoundParts
+from ddtree.runtime.cuda.round_state import RoundState
 from ddtree.runtime.cuda.step import CudaStep, RowsBuffer
 from ddtree.runtime.decoder import Decoder
 from ddtree.runtime.kv import PAGE
@@ -30,6 +33,8 @@ from ddtree.templates.kernel import Tile
 from ddtree.templates.program import tuning_of
 from ddtree.templates.render import render_tile
 from ddtree.templates.round import round_tiles
+
+REQUEST = ("temperature", "top_k", "top_p", "seed")  # inputs of the verify step that a sequence brings along
 
 
 class CudaCache:
@@ -78,7 +83,9 @@ def compile_functions(
     for kernel in (launch.kernel for plan in plans for launch in plan):
         if kernel.name not in tiles or kernel.tile.smem > tiles[kernel.name].smem:
             tiles[kernel.name] = kernel.tile
-            sources[kernel.name] = KernelSource(kernel.name, kernel.op.name(), kernel.source, kernel.tile.smem, kernel.tile.block)
+            sources[kernel.name] = KernelSource(
+                kernel.name, kernel.op.name(), kernel.source, kernel.tile.smem, kernel.tile.block
+            )
 
     def done(count: int, total: int, _: CompiledKernel) -> None:
         progress("kernels", count, total)
@@ -107,25 +114,52 @@ class Program:
         self.page_table = device.alloc(4 * self.limits.sequences * self.columns, "page table")
         self.caches: dict[str, CudaCache] = {}
         self.shared = self._memory(where, progress)
+        self.given = self._given()
+        self.arena = device.alloc(max(g.arena for g in self._verify_graphs()), "arena of the verify steps")
+        self.tables: dict[StepName, RowsBuffer] = {}
         self._steps: dict[tuple[StepName, int], CudaStep] = {}
 
     def step(self, name: StepName, rows: int = 0) -> CudaStep:
         """A step, made once; `rows` is the capacity of a verify step."""
         key = (name, rows if name == "verify" else 0)
         if key not in self._steps:
-            graph = self.graphs[key]
-            alias = {"committed": self.state.arrays["committed"], "pages": self.page_table}
-            table = RowsBuffer(self.device, graph.rows, self.limits.sequences, self.columns, alias)
-            plan = self.launches[key]
             self._steps[key] = CudaStep(
-                self.device, graph, plan, self.functions, self.shared, table, checked=self.checked
-            )
+                self.device, self.graphs[key], self.launches[key], self.functions, self.shared, self._table(name),
+                checked=self.checked, given=self.given[name], arena=self.arena if name == "verify" else 0,
+            )  # fmt: skip
         return self._steps[key]
 
-    def capture(self, rows: int) -> RoundGraph:
-        """The captured round of one row capacity."""
-        steps: dict[StepName, CudaStep] = {n: self.step(n, rows) for n in steps_of(self.model) if n != "prefill"}
-        return RoundGraph(self.state, steps, self.tiles, self.functions)
+    def parts(self) -> RoundParts:
+        """The steps of a round at every row capacity that rounds may need, and the kernels between them."""
+        verify = {rows: self.step("verify", rows) for rows in self.buckets}
+        draft = self.step("draft") if self.limits.block else None
+        return RoundParts(self.device, self.state, draft, verify, self.step("commit"), self.tiles, self.functions)
+
+    def _verify_graphs(self) -> list[StepGraph]:
+        return [graph for (name, _), graph in self.graphs.items() if name == "verify"]
+
+    def _table(self, name: StepName) -> RowsBuffer:
+        """The row table of a step; verify steps of all capacities share one."""
+        if name not in self.tables:
+            alias = {"committed": self.state.arrays["committed"], "pages": self.page_table}
+            rows = max(graph.rows for (step, _), graph in self.graphs.items() if step == name)
+            self.tables[name] = RowsBuffer(self.device, rows, self.limits.sequences, self.columns, alias)
+        return self.tables[name]
+
+    def _given(self) -> dict[StepName, dict[str, int]]:
+        """Tensors that live outside a step's arena, by step and name: those that steps of a round exchange with each other
+        or with the kernels between them, so that no copy and no row capacity comes between."""
+        arrays, commit = self.state.arrays, self.graphs["commit", 0].inputs
+        needed: dict[str, int] = {name: t.nbytes for name, t in commit.items()}
+        for graph in self._verify_graphs():
+            exchanged = {**graph.inputs, **{n: graph.outputs[n] for n in (*commit, "emitted", "kept", "done")}}
+            for name, t in exchanged.items():
+                needed[name] = max(needed.get(name, 0), t.nbytes)
+        verify = {n: arrays.get(n) or self.device.alloc(size, f"exchanged {n}") for n, size in needed.items()}
+        given: dict[StepName, dict[str, int]] = {name: {} for name in steps_of(self.model)}
+        given |= {"verify": verify, "commit": {name: verify[name] for name in commit}}
+        given["draft"] = {"anchor": arrays["anchor"], "budget": arrays["budgets"]}
+        return given
 
     def _graphs(self) -> dict[tuple[StepName, int], StepGraph]:
         builder = Builder(self.model)
@@ -157,15 +191,21 @@ def cuda_decoder(
     checked: bool = False,
     progress: Progress = silent,
 ) -> Decoder:  # fmt: skip
-    """A decoder on one GPU. `captured=False` launches kernel by kernel from the host, step by step, for comparison;
-    `checked` also waits after each kernel, so that a fault names its op and YAML line.
+    """A decoder on one GPU, whose rounds loop where the YAML's `decode.loop_on` says. `captured=False` launches kernel by
+    kernel from the host, step by step, for comparison; `checked` also waits after each kernel, so that a fault names its op
+    and YAML line. So far the host's policy chooses under budget auto, step by step.
     """
     program = Program(model, where, device, progress, checked=checked)
     caches = list(program.caches.values())
     steps = {name: program.step(name, program.buckets[-1]) for name in steps_of(model)}
-    if checked or not captured:
-        return make_decoder(model, steps, caches)
+    if checked or not captured or program.limits.auto:
+        decoder = make_decoder(model, steps, caches)
+        if program.limits.auto:
+            decoder.use(written(model, device.target.name) or measured_steps(decoder))
+        return decoder
+    on = DeviceRounds if model.target.spec.decode.loop_on == "device" else HostRounds
+    request = {name: program.given["verify"][name] for name in REQUEST}
     kind = functools.partial(
-        CudaDecoder, device=device, state=program.state, page_table=program.page_table, capture=program.capture
-    )
+        CudaDecoder, device=device, state=program.state, page_table=program.page_table, request=request, rounds=on(program.parts())
+    )  # fmt: skip
     return make_decoder(model, steps, caches, kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -65,6 +66,8 @@ class CudaStep:
 
     shared   device address of every weight and cache by place      functions  loaded kernels by name
     checked  wait after each kernel of a run, so that a fault names its op
+    given    device addresses of tensors that other steps write or read, by name
+    arena    device address of memory for all other tensors, which steps that run one at a time share; 0: memory of its own
     """
 
     def __init__(
@@ -77,10 +80,15 @@ class CudaStep:
         rows: RowsBuffer,
         *,
         checked: bool = False,
+        given: Mapping[str, int] | None = None,
+        arena: int = 0,
     ) -> None:
         self.device, self.graph, self.rows, self.checked = device, graph, rows, checked
-        self.arena = device.alloc(graph.arena, f"arena of step {graph.name}")
-        self.inputs = {t.name: device.alloc(t.nbytes, f"input {t.name}") for t in graph.inputs.values()}
+        self.arena = arena or device.alloc(graph.arena, f"arena of step {graph.name}")
+        self.given = dict(given or {})
+        for t in graph.inputs.values():
+            if t.name not in self.given:
+                self.given[t.name] = device.alloc(t.nbytes, f"input {t.name}")
         self.calls: list[Call] = []
         self.origins = [launch.kernel.op.origin for launch in launches]
         workspaces: dict[Place, int] = {}
@@ -95,7 +103,7 @@ class CudaStep:
 
     def tensor(self, name: str) -> int:
         """Device address of a tensor of this step."""
-        return self.inputs[name] if name in self.inputs else self.arena + self.graph.offsets[name]
+        return self.given[name] if name in self.given else self.arena + self.graph.offsets[name]
 
     def _address(self, place: Place, shared: Mapping[Place, int], workspaces: Mapping[Place, int]) -> int:
         if place.kind == "rows":
@@ -107,13 +115,13 @@ class CudaStep:
     def upload(self, inputs: Mapping[str, np.ndarray], rows: RowTable) -> None:
         """Copy inputs and the row table to the device."""
         for name, t in self.graph.inputs.items():
-            self.device.write(self.inputs[name], to_bits(np.asarray(inputs[name]), t.dtype))
+            self.device.write(self.given[name], to_bits(np.asarray(inputs[name]), t.dtype))
         self.rows.write(rows)
 
-    def launch(self) -> None:
-        """Put every kernel of the step into the stream."""
+    def launch(self, stream: Any = None) -> None:
+        """Put every kernel of the step into a stream, the device's own unless another is given."""
         for call in self.calls:
-            call.launch(self.device.stream)
+            call.launch(stream or self.device.stream)
 
     def launch_checked(self) -> None:
         """Launch kernel by kernel and wait after each, so that a fault names its op and YAML line."""

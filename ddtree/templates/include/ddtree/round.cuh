@@ -1,7 +1,8 @@
-// The row tables of a round, made on the GPU, and the record that a round leaves for the host.
+// The row tables of a round, made on the GPU.
 //
 // A round is draft -> tree -> verify -> accept -> commit for the sequence slots in `Round::slots`, in that order. Each
-// kernel is one block; tables have at most 64 rows. Test: tests/steps/test_round.py (against runtime/decoder.py).
+// kernel is one block of kScratch threads, as many as a table has rows and a round has sequences at most.
+// Test: tests/steps/test_round.py (against runtime/decoder.py)
 #pragma once
 #include "ddtree/rows.cuh"
 
@@ -9,11 +10,22 @@ namespace ddtree {
 
 struct Round {          // what persists between rounds, in device memory
     int active;         // sequences in the round
-    int turn;           // rounds so far; the host waits for it
+    int budget;         // nodes below a tree's root; fewer when the sequences' trees would not fit the rows of a round
+    u32 turn;           // rounds so far
+    u32 launches;       // launches of the graph that have ended
     int* slots;         // [active] their slots, in row order
     int* committed;     // [slots] committed positions
     int* anchor;        // [slots] the emitted token that is not committed yet
     int* remaining;     // [slots] tokens that may still be produced
+    int* limit;         // [slots] positions that have a page
+    int* budgets;       // [slots] nodes below the root in this round
+    u64 time[3];        // nanoseconds: when this round began, its tree was drafted, its tree was verified
+};
+
+// The row capacities of the verify step, ascending.
+template <int... Rows>
+struct Buckets {
+    static DEVICE int index(int rows) { return (0 + ... + int(rows > Rows)); }   // of the smallest that holds `rows`
 };
 
 // Columns of a row table that a kernel may write; the table's own pointers are const.
@@ -27,13 +39,38 @@ struct RowsOut {
     }
 };
 
+// first[i]: first row of the i-th active slot, when slot s has size[s] rows; first[active]: the number of all rows. The
+// whole block calls it.
+DEVICE void first_rows(const Round* round, const int* size, int (&first)[kScratch + 1]) {
+    SHARED_ARRAY(int, sizes, kScratch);
+    const int i = threadIdx.x, active = round->active;
+    if (i < active) sizes[i] = size[round->slots[i]];
+    __syncthreads();
+    if (i <= active) {
+        int sum = 0;
+        for (int k = 0; k < i; ++k) sum += sizes[k];
+        first[i] = sum;
+        if (i == kScratch - 1 && active == kScratch) first[active] = sum + sizes[i];
+    }
+    __syncthreads();
+}
+
+// Which of the active slots a row belongs to.
+DEVICE int owner(const int (&first)[kScratch + 1], int row) {
+    int i = 0;
+    while (row >= first[i + 1]) ++i;
+    return i;
+}
+
 // Rows of the drafter's blocks: [anchor, mask, mask, ...] of every active slot; all but the anchor's are wanted.
 template <class Config>
-DEVICE void draft_rows(const Round* __restrict__ round, Rows* __restrict__ rows, int* __restrict__ ids) {
+DEVICE void draft_rows(Round* __restrict__ round, Rows* __restrict__ rows, int* __restrict__ ids) {
     pdl_launch_dependents();
     pdl_wait();
     const RowsOut out{rows};
     const int active = round->active, depths = Config::depths;
+    if (threadIdx.x == 0) round->time[0] = nanoseconds();
+    if (threadIdx.x < active) round->budgets[round->slots[threadIdx.x]] = min(round->budget, kScratch / active - 1);
     for (int i = threadIdx.x; i < active * Config::block; i += blockDim.x) {
         const int slot = round->slots[i / Config::block], at = i % Config::block;
         out.set(i, slot, round->committed[slot] + at, -1, -1);
@@ -44,94 +81,61 @@ DEVICE void draft_rows(const Round* __restrict__ round, Rows* __restrict__ rows,
     if (threadIdx.x == 0) rows->count = active * Config::block, rows->wanted_count = active * depths;
 }
 
-// First row of the i-th active slot, and the number of all rows, when slot s has size[s] rows.
-DEVICE int first_row(const Round* round, const int* size, int i) {
-    int first = 0;
-    for (int k = 0; k < i; ++k) first += size[round->slots[k]];
-    return first;
-}
-
-// Rows of the trees, slot after slot in node order. Without a drafter (Config::block == 0) a tree is its root.
+// Rows of the trees, slot after slot in node order, and the choice of the row capacity at which they are verified.
+// Without a drafter (Config::block == 0) a tree is its root.
 template <class Config>
-DEVICE void tree_rows(const Round* __restrict__ round, const int* __restrict__ node_token, const int* __restrict__ node_parent,
-                      const int* __restrict__ node_depth, int* __restrict__ count, Rows* __restrict__ rows, int* __restrict__ ids) {
+DEVICE void tree_rows(Round* __restrict__ round, const int* __restrict__ node_token, const int* __restrict__ node_parent,
+                      const int* __restrict__ node_depth, int* __restrict__ count, Rows* __restrict__ rows, int* __restrict__ ids,
+                      u64 choice) {
+    SHARED_ARRAY(int, first, kScratch + 1);
     pdl_launch_dependents();
     pdl_wait();
     const RowsOut out{rows};
     const int active = round->active;
-    if (Config::block == 0) {
-        for (int i = threadIdx.x; i < active; i += blockDim.x) count[round->slots[i]] = 1;
-        __syncthreads();
+    if (threadIdx.x == 0) {
+        round->time[1] = nanoseconds();
+        if (Config::block == 0) round->time[0] = round->time[1];
     }
-    for (int i = 0; i < active; ++i) {
-        const int slot = round->slots[i], first = first_row(round, count, i), nodes = count[slot];
-        for (int n = threadIdx.x; n < nodes; n += blockDim.x) {
-            const int at = slot * Config::nodes + n;
-            const int parent = Config::block == 0 || n == 0 ? -1 : first + node_parent[at];
-            const int depth = Config::block == 0 ? 0 : node_depth[at];
-            out.set(first + n, slot, round->committed[slot] + depth, parent, n);
-            const_cast<int*>(rows->wanted)[first + n] = first + n;
-            ids[first + n] = n == 0 ? round->anchor[slot] : node_token[at];
-        }
+    if (Config::block == 0 && threadIdx.x < active) count[round->slots[threadIdx.x]] = 1;
+    __syncthreads();
+    first_rows(round, count, first);
+    const int total = first[active];
+    if (threadIdx.x < total) {
+        const int row = threadIdx.x, i = owner(first, row), slot = round->slots[i], node = row - first[i];
+        const int at = slot * Config::nodes + node;
+        const int parent = Config::block == 0 || node == 0 ? -1 : first[i] + node_parent[at];
+        const int depth = Config::block == 0 ? 0 : node_depth[at];
+        out.set(row, slot, round->committed[slot] + depth, parent, node);
+        const_cast<int*>(rows->wanted)[row] = row;
+        ids[row] = node == 0 ? round->anchor[slot] : node_token[at];
     }
-    if (threadIdx.x == 0) rows->count = rows->wanted_count = first_row(round, count, active);
+    if (threadIdx.x == 0) {
+        rows->count = rows->wanted_count = total;
+        graph_set_conditional(choice, Config::buckets::index(total));
+    }
 }
 
 // Rows of the accepted paths: positions after the committed ones, and the tree row that each comes from.
 template <class Config>
-DEVICE void commit_rows(const Round* __restrict__ round, const int* __restrict__ count, const int* __restrict__ path,
+DEVICE void commit_rows(Round* __restrict__ round, const int* __restrict__ count, const int* __restrict__ path,
                         const int* __restrict__ length, Rows* __restrict__ rows) {
+    SHARED_ARRAY(int, first, kScratch + 1);
+    SHARED_ARRAY(int, tree, kScratch + 1);
     pdl_launch_dependents();
     pdl_wait();
     const RowsOut out{rows};
     const int active = round->active;
-    for (int i = 0; i < active; ++i) {
-        const int slot = round->slots[i], first = first_row(round, length, i), tree = first_row(round, count, i);
-        for (int j = threadIdx.x; j < length[slot]; j += blockDim.x) {
-            out.set(first + j, slot, round->committed[slot] + j, -1, -1);
-            const_cast<int*>(rows->source)[first + j] = tree + path[slot * (Config::depths + 1) + j];
-            const_cast<int*>(rows->wanted)[first + j] = first + j;
-        }
+    if (threadIdx.x == 0) round->time[2] = nanoseconds();
+    first_rows(round, length, first);
+    first_rows(round, count, tree);
+    const int total = first[active];
+    if (threadIdx.x < total) {
+        const int row = threadIdx.x, i = owner(first, row), slot = round->slots[i], j = row - first[i];
+        out.set(row, slot, round->committed[slot] + j, -1, -1);
+        const_cast<int*>(rows->source)[row] = tree[i] + path[slot * (Config::depths + 1) + j];
+        const_cast<int*>(rows->wanted)[row] = row;
     }
-    if (threadIdx.x == 0) rows->count = rows->wanted_count = first_row(round, length, active);
-}
-
-// Move every sequence past its path, and write the round's record to host memory: per slot
-// [length, kept, done, nodes, path x (depths + 1), emitted x (depths + 1), token, parent, depth x nodes],
-// and the scores apart as doubles; `flag` last, released to the system.
-template <class Config>
-DEVICE void advance(Round* __restrict__ round, const int* __restrict__ count, const int* __restrict__ path, const int* __restrict__ length,
-                    const int* __restrict__ emitted, const int* __restrict__ kept, const int* __restrict__ done,
-                    const int* __restrict__ node_token, const int* __restrict__ node_parent, const int* __restrict__ node_depth,
-                    const double* __restrict__ node_score, int* __restrict__ record, double* __restrict__ scores, u32* __restrict__ flag) {
-    pdl_launch_dependents();
-    pdl_wait();
-    constexpr int wide = Config::depths + 1, slot_ints = 4 + 2 * wide + 3 * Config::nodes;
-    for (int i = 0; i < round->active; ++i) {
-        const int slot = round->slots[i], nodes = count[slot];
-        int* to = record + slot * slot_ints;
-        for (int k = threadIdx.x; k < wide; k += blockDim.x) {
-            to[4 + k] = path[slot * wide + k];
-            to[4 + wide + k] = emitted[slot * wide + k];
-        }
-        for (int n = threadIdx.x; n < nodes; n += blockDim.x) {
-            const int at = slot * Config::nodes + n;
-            int* node = to + 4 + 2 * wide + n;
-            node[0] = n == 0 ? round->anchor[slot] : node_token[at];
-            node[Config::nodes] = n == 0 ? -1 : node_parent[at];
-            node[2 * Config::nodes] = n == 0 ? 0 : node_depth[at];
-            scores[at] = n == 0 ? 0.0 : node_score[at];
-        }
-        __syncthreads();  // the anchor is read above and replaced below
-        if (threadIdx.x == 0) {
-            to[0] = length[slot], to[1] = kept[slot], to[2] = done[slot], to[3] = nodes;
-            round->anchor[slot] = emitted[slot * wide + length[slot] - 1];
-            round->committed[slot] += length[slot];
-            round->remaining[slot] -= length[slot];
-        }
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) st_release_sys(flag, u32(++round->turn));
+    if (threadIdx.x == 0) rows->count = rows->wanted_count = total;
 }
 
 }  // namespace ddtree

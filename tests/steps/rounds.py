@@ -1,0 +1,91 @@
+"""The kernels between the steps of a round on the emulator, with the runtime's own state in memory of the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ddtree.graph.build import Limits
+from ddtree.runtime.cuda.round_state import RoundState
+from ddtree.templates.render import render_tile
+from ddtree.templates.round import ARGUMENTS, round_tiles
+from tests.emulator import guarded
+from tests.steps.emulated import run_tile
+
+COLUMNS = ("sequence", "position", "parent", "node", "committed", "pages", "wanted", "source")
+
+
+class HostDevice:
+    """What RoundState and CudaDecoder want of a Device, on guarded memory. `work` does what a GPU would do meanwhile; it
+    returns whether nothing is left to do."""
+
+    def __init__(self, work: Callable[[], bool] = lambda: True) -> None:
+        self.work = work
+        self.arrays: dict[int, np.ndarray] = {}
+
+    def alloc(self, nbytes: int, what: str) -> int:
+        array = guarded(np.full(-(-nbytes // 8) * 8, 0xA5, np.uint8))
+        self.arrays[array.ctypes.data] = array
+        return array.ctypes.data
+
+    def pinned(self, nbytes: int) -> tuple[np.ndarray, int]:
+        address = self.alloc(nbytes, "")
+        self.arrays[address][:] = 0
+        return self.arrays[address][:nbytes], address
+
+    def write(self, address: int, array: np.ndarray) -> None:
+        data = np.ascontiguousarray(array)
+        ctypes.memmove(address, data.ctypes.data, data.nbytes)
+
+    def idle(self, what: str = "") -> bool:
+        return self.work()
+
+
+def ints(address: int, *shape: int, dtype: Any = np.int32) -> np.ndarray:
+    """Memory at an address as an array."""
+    count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_uint8 * count).from_address(address), dtype).reshape(shape)
+
+
+class Table:
+    """An empty row table; kernels fill it. `committed` and `pages` are addresses."""
+
+    def __init__(self, sequences: int, committed: int, pages: int = 0, columns: int = 0, rows: int = 64) -> None:
+        known = {"committed": committed, "pages": pages}
+        self.arrays = {c: guarded(np.full(rows, -7, np.int32)) for c in COLUMNS if c not in known}
+        places = [known[c] if c in known else self.arrays[c].ctypes.data for c in COLUMNS]
+        self.struct = guarded(np.frombuffer(struct.pack("4i8P", 0, 0, sequences, columns, *places), np.uint8))
+
+    def counts(self) -> tuple[int, int]:
+        count, wanted = struct.unpack("2i", self.struct[:8].tobytes())
+        return count, wanted
+
+
+class Between:
+    """The kernels between the steps, on a RoundState: `run(name)` launches one. `places` binds its arguments."""
+
+    def __init__(self, limits: Limits, mask_id: int, device: HostDevice | None = None) -> None:
+        self.limits, self.device = limits, device or HostDevice()
+        self.tiles = round_tiles(limits, mask_id)
+        self.state = RoundState(self.device, limits)  # type: ignore[arg-type]
+        self.more, self.choice = guarded(np.full(1, 77, np.uint32)), guarded(np.full(1, 77, np.uint32))
+        self.places: dict[str, Any] = {
+            "round": self.state.address,
+            "ring": self.state.records_address,
+            "control": self.state.control,
+            "count": self.state.count,
+            "more": self.more.ctypes.data,
+            "choice": self.choice.ctypes.data,
+        }
+
+    def array(self, name: str) -> np.ndarray:
+        """An array of the state, by slot."""
+        return ints(self.state.arrays[name], self.limits.sequences)
+
+    def run(self, name: str, places: Mapping[str, Any] | None = None) -> None:
+        bound = {**self.places, **(places or {})}
+        run_tile(self.tiles[name], render_tile(self.tiles[name]), [bound.get(a, 0) for a in ARGUMENTS[name]])
