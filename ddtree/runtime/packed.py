@@ -21,7 +21,6 @@ from ddtree.runtime.launches import Place
 from ddtree.runtime.weights.int4 import Int4
 
 BLOCK = 64  # rows; every kernel's tile of a weight has fewer
-LARGE = 32 << 20  # bytes: a smaller matrix is always packed whole
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Use:
 
     def form(self) -> Form:
         """Its size in memory."""
-        return _form(_Shape(self))
+        return _form(ByShape(self))
 
 
 def flat(array: Any) -> np.ndarray:
@@ -121,8 +120,8 @@ def _one(o: Operand) -> Operand:
     return replace(o, count=min(1, o.count)) if isinstance(o, Weight) else o
 
 
-class _Shape:
-    """A use by what its form depends on, so that layers that repeat are looked at once."""
+class ByShape:
+    """A use as a key of what depends on its layout alone, so that layers that repeat are looked at once."""
 
     def __init__(self, use: Use) -> None:
         self.use = use
@@ -133,18 +132,17 @@ class _Shape:
         return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Shape) and self.key == other.key
+        return isinstance(other, ByShape) and self.key == other.key
 
 
 @functools.cache
-def _form(shape: _Shape) -> Form:
+def _form(shape: ByShape) -> Form:
     use, w = shape.use, shape.use.weight
     unit = w.shape[1:] if w.count else w.shape
     nbytes = w.nbytes // max(1, w.count)
     if not use.packs:
         return Form({"": nbytes}, {"": BLOCK * nbytes // unit[0]})
-    large = not w.count and len(unit) == 2 and w.dtype is DType.BF16 and nbytes > LARGE
-    block = _by_rows(use, unit[1]) if large else None
+    block = _by_rows(use, unit[1]) if not w.count and len(unit) == 2 and w.dtype is DType.BF16 else None
     if block is None:
         return Form({part: packed.nbytes for part, packed in use.pack(_zeros(w)).items()}, None)
     whole, rest = divmod(unit[0], BLOCK)

@@ -27,6 +27,7 @@ from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import DType, Shard, Weight
 from ddtree.runtime.launches import Place
 from ddtree.runtime.load import Folders, Progress, open_checkpoint, silent
+from ddtree.runtime.order import Order, orders, raw_bytes
 from ddtree.runtime.packed import BLOCK, Use, destinations, uses_of
 from ddtree.runtime.weights.checkpoint import Checkpoint
 from ddtree.runtime.weights.files import OpenFiles
@@ -39,7 +40,9 @@ CHUNK = 64 << 20  # bytes of a large matrix that are one job
 
 
 class Sink(Protocol):
-    """One rank's memory for weights."""
+    """One rank's memory for weights. `rearranges`: it packs what comes as it lies in the file."""
+
+    rearranges: bool
 
     def allocate(self, places: Sequence[Place], nbytes: int) -> None:
         """Memory that all of `places` name; called once for each, before anything is written."""
@@ -47,12 +50,16 @@ class Sink(Protocol):
     def write(self, place: Place, offset: int, data: np.ndarray) -> None:
         """Copy bytes (uint8, flat) to `offset` of a place; `data` belongs to the caller again on return."""
 
+    def rearrange(self, place: Place, offset: int, raw: np.ndarray, order: Order) -> None:
+        """Like `write(place, offset, order.apply(raw))`; called only if `rearranges`."""
+
 
 class HostSink:
     """A rank's weights in host memory. `arrays`: bytes by place; places of one allocation share an array."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, rearranges: bool = False) -> None:
         self.arrays: dict[Place, np.ndarray] = {}
+        self.rearranges = rearranges
 
     def allocate(self, places: Sequence[Place], nbytes: int) -> None:
         """See Sink."""
@@ -62,15 +69,28 @@ class HostSink:
         """See Sink."""
         self.arrays[place][offset : offset + data.nbytes] = data
 
+    def rearrange(self, place: Place, offset: int, raw: np.ndarray, order: Order) -> None:
+        """See Sink."""
+        self.write(place, offset, order.apply(raw))
+
 
 @dataclass(frozen=True)
 class Piece:
-    """Packed bytes and where they go."""
+    """Bytes and where they go: packed, or as they lie in the file with the order into which they are to be brought."""
 
     ranks: tuple[int, ...]
     place: Place
     offset: int
     data: np.ndarray
+    order: Order | None = None
+
+    def deliver(self, sinks: Mapping[int, Sink]) -> None:
+        """Hand it to every rank that it is for."""
+        for rank in self.ranks:
+            if self.order is None:
+                sinks[rank].write(self.place, self.offset, self.data)
+            else:
+                sinks[rank].rearrange(self.place, self.offset, self.data, self.order)
 
 
 @dataclass(frozen=True)
@@ -150,8 +170,8 @@ def _split(reads: list[Read], uses: Sequence[Use], ranks: tuple[int, ...]) -> It
             yield Job(tuple(uses), tuple(reads), span, group)
 
 
-def prepare(job: Job, files: OpenFiles) -> list[Piece]:
-    """Read, check, cut and pack. Raises WeightsError."""
+def prepare(job: Job, files: OpenFiles, rearranged: bool) -> list[Piece]:
+    """Read, check, cut, and pack what the sinks do not pack themselves (`rearranged`). Raises WeightsError."""
     first = job.rows.start if job.rows else 0
     arrays: dict[str, np.ndarray] = {}
     for read in job.reads:
@@ -165,15 +185,28 @@ def prepare(job: Job, files: OpenFiles) -> list[Piece]:
     for group in [(r,) for r in job.ranks] if job.divided else [job.ranks]:
         weight = replace(job.weight, shard=Shard(job.weight.shard.size, group[0]))
         part = _part(weight, arrays, first)
-        row = first - weight.shard.slice(weight.full[0]).start if job.rows and weight.split == 0 else first
+        row = max(0, first - weight.shard.slice(weight.full[0]).start) if weight.split == 0 else first
         plain = [use for use in job.uses if not use.packs][:1]  # those share memory
         for use in [*plain, *(use for use in job.uses if use.packs)]:
-            form = use.form()
-            for name, packed in use.pack(part).items():
-                ahead = form.block[name] * (row // BLOCK) if form.block and row > 0 else 0
-                offset = job.reads[0].expert * form.unit[name] + ahead
-                pieces.append(Piece(group, use.place(name), offset, packed))
+            pieces += _pieces(use, part, group, job.reads[0].expert, row // BLOCK, rearranged)
     return pieces
+
+
+def _pieces(
+    use: Use, part: np.ndarray | Int4, ranks: tuple[int, ...], unit: int, block: int, rearranged: bool
+) -> list[Piece]:
+    """What one use of a part becomes; the part is a stack's `unit`, or begins with a matrix's `block`."""
+    form = use.form()
+
+    def offset(name: str) -> int:
+        return unit * form.unit[name] + (form.block[name] * block if form.block else 0)
+
+    learnt = orders(use) if rearranged else None
+    if learnt is not None:
+        raw = raw_bytes(part)
+        if all(raw.nbytes % order.source == 0 and order.nbytes % 4 == 0 for order in learnt.values()):
+            return [Piece(ranks, use.place(name), offset(name), raw, order) for name, order in learnt.items()]
+    return [Piece(ranks, use.place(name), offset(name), packed) for name, packed in use.pack(part).items()]
 
 
 def _part(weight: Weight, arrays: Mapping[str, np.ndarray], first: int) -> np.ndarray | Int4:
@@ -198,6 +231,7 @@ def run(
 ) -> None:  # fmt: skip
     """Do the jobs; the error of the first one that fails says how far loading came."""
     done, total = 0, sum(job.nbytes for job in jobs)
+    rearranged = all(sink.rearranges for sink in sinks.values())
     pending: deque[tuple[Job, Future[list[Piece]]]] = deque()
     held = 0
 
@@ -211,8 +245,7 @@ def run(
                 f"{e} ({done / 1e9:.3f} of {total / 1e9:.3f} GB before it were read without a fault)"
             ) from None
         for piece in pieces:
-            for rank in piece.ranks:
-                sinks[rank].write(piece.place, piece.offset, piece.data)
+            piece.deliver(sinks)
         done, held = done + job.nbytes, held - job.memory
         progress(what, done, total)
 
@@ -221,7 +254,7 @@ def run(
         for job in jobs:
             while pending and held + job.memory > memory:
                 deliver()
-            pending.append((job, pool.submit(prepare, job, files)))
+            pending.append((job, pool.submit(prepare, job, files, rearranged)))
             held += job.memory
         while pending:
             deliver()

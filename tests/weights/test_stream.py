@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from ddtree.graph.build import build_ranks, steps_of
 from ddtree.graph.model import Model, load
 from ddtree.graph.step_graph import StepGraph
-from ddtree.runtime import packed, stream
+from ddtree.runtime import stream
 from ddtree.runtime.launches import pack_weights
 from ddtree.runtime.load import folders, read_weights
 from ddtree.runtime.packed import destinations, total_bytes, uses_of
@@ -32,13 +31,9 @@ def yaml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sizes at which the little matrices of a test are large ones, read in chunks."""
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A size at which the little matrices of a test are large ones, read in chunks."""
     monkeypatch.setattr(stream, "CHUNK", 1 << 14)
-    monkeypatch.setattr(packed, "LARGE", 1 << 13)
-    packed._form.cache_clear()
-    yield
-    packed._form.cache_clear()
 
 
 def ranks_of(model: Model) -> list[list[StepGraph]]:
@@ -46,8 +41,10 @@ def ranks_of(model: Model) -> list[list[StepGraph]]:
     return [list(graphs) for graphs in zip(*(build_ranks(model, step) for step in steps_of(model)), strict=True)]
 
 
-def streamed(model: Model, graphs: list[StepGraph], ranks: list[int], **options: Any) -> dict[int, HostSink]:
-    sinks = {rank: HostSink() for rank in ranks}
+def streamed(
+    model: Model, graphs: list[StepGraph], ranks: list[int], *, rearranges: bool = False, **options: Any
+) -> dict[int, HostSink]:
+    sinks = {rank: HostSink(rearranges=rearranges) for rank in ranks}
     stream_weights(model, folders(model, None, None), graphs, sinks, **options)
     return sinks
 
@@ -63,6 +60,8 @@ def test_every_rank_gets_what_packing_its_whole_arrays_gives(yaml: Path, small: 
         assert sink.arrays.keys() == want.keys()
         for place, array in want.items():
             assert sink.arrays[place].tobytes() == np.ascontiguousarray(array).tobytes(), place
+    raw = streamed(model, graphs[0], list(range(tp)), rearranges=True)
+    assert all((raw[r].arrays[p] == array).all() for r, sink in sinks.items() for p, array in sink.arrays.items())
     alone = streamed(model, graphs[0], [tp - 1])[tp - 1]
     assert all((alone.arrays[place] == array).all() for place, array in sinks[tp - 1].arrays.items())
 
@@ -115,13 +114,13 @@ def test_memory_under_way_is_bounded(yaml: Path, small: None, monkeypatch: pytes
     limit, under_way, most = 200_000, deque[Job](), 0
     submit = stream.ThreadPoolExecutor.submit
 
-    def started(self: Any, work: Any, job: Job, files: OpenFiles) -> Any:
+    def started(self: Any, work: Any, job: Job, *rest: Any) -> Any:
         nonlocal most
         under_way.append(job)
         held = sum(job.memory for job in under_way)
         assert held <= limit or len(under_way) == 1  # a job that is larger than the limit runs alone
         most = max(most, min(held, limit))
-        return submit(self, work, job, files)
+        return submit(self, work, job, *rest)
 
     monkeypatch.setattr(stream.ThreadPoolExecutor, "submit", started)
     streamed(model, ranks_of(model)[0], [0, 1], progress=lambda *_: under_way.popleft(), memory=limit)
@@ -131,6 +130,22 @@ def test_memory_under_way_is_bounded(yaml: Path, small: None, monkeypatch: pytes
 def test_a_layout_that_mixes_rows_is_packed_whole(yaml: Path, small: None) -> None:
     """kv_b holds every head's two matrices: its rows do not stand one behind the other in either use."""
     uses = [u for of_weight in uses_of(ranks_of(load(yaml))[0]).values() for u in of_weight]
-    large = [u for u in uses if u.packs and not u.weight.count and u.weight.nbytes > packed.LARGE]
-    by_rows = {u.key: u.form().block is not None for u in large}
+    single = [u for u in uses if u.packs and not u.weight.count]
+    by_rows = {u.key: u.form().block is not None for u in single}
     assert by_rows["linear.weight"] and not by_rows["mla_query.weight"] and not by_rows["mla_value.weight"]
+
+
+def test_a_gpu_is_sent_little_but_raw_bytes(yaml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sent = load(yaml, ranks=2), {"raw": 0, "packed": 0}
+
+    class Counting(HostSink):
+        def write(self, place: Any, offset: int, data: np.ndarray) -> None:
+            sent["packed"] += data.nbytes
+
+        def rearrange(self, place: Any, offset: int, raw: np.ndarray, order: Any) -> None:
+            sent["raw"] += raw.nbytes
+
+    graphs = ranks_of(model)[0]
+    stream_weights(model, folders(model, None, None), graphs, {0: Counting(rearranges=True)})
+    experts = sum(w.nbytes for g in graphs for w in g.weights().values() if w.count)
+    assert sent["raw"] > experts > 0 and sent["raw"] > sent["packed"]
