@@ -21,6 +21,8 @@ from ddtree.graph.model import Model, load
 from ddtree.graph.step_graph import StepGraph
 from ddtree.runtime.cache import CompileCache
 from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all, report
+from ddtree.templates.budget import budget_tiles
+from ddtree.templates.kernel import Tile
 from ddtree.templates.program import distinct, program, tuning_of, with_buckets
 from ddtree.templates.render import render_tile
 from ddtree.templates.round import round_tiles
@@ -63,6 +65,12 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+def _choosing(graphs: Sequence[StepGraph], limits: Limits) -> list[Tile]:
+    """The kernels of `budget: auto`."""
+    features = next((g.outputs["features"] for g in graphs if g.name == "verify" and "features" in g.outputs), None)
+    return list(budget_tiles(limits, features.row_bytes(1)).values()) if features else []
+
+
 def _kernels(model: Model, graphs: Sequence[StepGraph], args: argparse.Namespace) -> list[CompiledKernel]:
     """Render, compile and inspect every kernel for every target."""
     live = not args.quiet and sys.stderr.isatty()
@@ -79,7 +87,10 @@ def _kernels(model: Model, graphs: Sequence[StepGraph], args: argparse.Namespace
     compiled: list[CompiledKernel] = []
     limits = Limits.of(model)
     ops = with_buckets(distinct(graphs), needed_buckets(limits))
-    between = round_tiles(limits, model.drafter.spec.mask_id if model.drafter else 0).values()
+    between = [
+        *round_tiles(limits, model.drafter.spec.mask_id if model.drafter else 0).values(),
+        *_choosing(graphs, limits),
+    ]
     for name in args.target or [DEFAULT_TARGET]:
         tuning = tuning_of(model, name)
         kernels = program(ops, target(name), tuning).values()

@@ -40,8 +40,15 @@ def modules(
         (folder / "ddtree").mkdir()
         (folder / "ddtree" / HEADER).write_text(text.replace(*change))
         folders = [folder]
-    tiles = budget_tiles(limits(sequences, depths))
+    tiles = budget_tiles(limits(sequences, depths), 64)
     return {n: (t, Module(render_tile(t), [t.name], mode=mode, include_dirs=folders)) for n, t in tiles.items()}  # type: ignore[arg-type]
+
+
+@cache
+def join_module(sequences: int, depths: int) -> Module:
+    """A kernel that calls what the loop's own kernel calls when a sequence joins."""
+    body = f"join(ddtree::BudgetState<{depths}, {sequences}>* state, int slot) {{ ddtree::join_budget(state, slot); }}"
+    return Module(f'#include "ddtree/budget_state.cuh"\nKERNEL(1)\n{body}\n', ["join"])
 
 
 class Kernels:
@@ -68,9 +75,8 @@ class Kernels:
         return self.places["budget_state"][0]
 
     def join(self, slot: int) -> None:
-        """What join_budget does, which the loop calls."""
-        self.state["slot"][slot] = np.zeros((), self.state["slot"].dtype)
-        self.state["lost"], self.state["draft"], self.state["waited"] = 0, 1, 0
+        """A sequence joins in a slot."""
+        join_module(self.limits.sequences, self.limits.depths).launch("join", 1, 1, [self.places["budget_state"], slot])
 
     def launch(self, name: str, slots: list[int]) -> None:
         order = guarded(np.array(slots, np.int32))

@@ -3,47 +3,22 @@
 //
 //   choose_budget   after build_tree, or at the start of a round without a draft: how many nodes of each tree are verified
 //   settle_budget   after accept: follows each tree by the new tokens, books what drafting lost, decides on the next draft
-//   join_budget     when a sequence joins
 //
 //   active, slots  how many sequences the round has, and their slots in row order
 //   costs          [buckets + 1] fp64 milliseconds: everything after the draft for each row capacity, then a draft
 //   node_*, count  build_tree's outputs for trees at their largest, [sequences, nodes] and [sequences]; they must stay until
 //                  the next draft. choose_budget replaces `count` by the rows that the round verifies, the root included
 //   emitted, length  accept's outputs
-//   state          struct BudgetState, zeros and `draft` = 1 at first (templates/budget.py). The host may read it after each kernel
+//   state          struct BudgetState; the host may read it after each kernel
 //   grid 1, one block of Config::threads; a launch may follow and precede others programmatically
 //
 // Floating point is fp64 with products and sums rounded one by one (never fused), and sums have a fixed shape, so that host
 // and GPU agree. Nothing is ordered by threads: the counters are integers. Test: tests/ops/test_choose_budget.py
 #pragma once
+#include "ddtree/budget_state.cuh"
 #include "ddtree/order.cuh"
 
 namespace ddtree {
-
-template <int DEPTHS>
-struct BudgetSlot {
-    double hits[DEPTHS], mass[DEPTHS];   // children of accepted nodes by depth: accepted, and expected; decayed
-    int walk;                            // node of the last tree that the tokens have reached, plus 1; 0: they left it
-    int full;                            // nodes of that tree
-};
-
-template <int DEPTHS, int SEQUENCES>
-struct BudgetState {
-    double lost;       // rounds lost against decoding without drafts, 0..kPatience
-    double ms;         // cost of this round
-    double expected;   // tokens expected of it
-    int draft;         // whether the round drafts: read before the draft, written by settle_budget for the next one
-    int waited;        // rounds since the last draft
-    int rows;          // of this round, all sequences
-    int bucket;        // index of its row capacity
-    BudgetSlot<DEPTHS> slot[SEQUENCES];
-};
-
-template <class Config>
-using BudgetStateOf = BudgetState<Config::depths, Config::sequences>;
-
-constexpr double kPrior = 1., kDecay = 0.95, kPatience = 1.5, kPrice = 40.;   // as in graph/budget.py
-constexpr int kProbe = 16;
 
 // exp of a log-probability; see `exponential` of graph/budget.py.
 DEVICE double exponential(double x) {
@@ -60,12 +35,6 @@ DEVICE double exponential(double x) {
     for (int n = 1; n < 14; ++n) total = __dadd_rn(__dmul_rn(total, rest), terms[n]);
     return __dmul_rn(total, bitcast<double>(u64(1023 + int(whole)) << 52));
 }
-
-// Row capacities, rising; the last is 64.
-template <int... Rows>
-struct Capacities {
-    static DEVICE int bucket(int rows) { return (0 + ... + int(Rows < rows)); }
-};
 
 // Index of the first thread, of those that are `in`, with the largest x; for all threads of the block.
 template <int THREADS>
@@ -270,15 +239,6 @@ DEVICE void settle_budget(const int* __restrict__ sequences, const int* __restri
     const int rounds = state->waited + 1;   // with the next one
     const bool probe = rounds >= kProbe && __dmul_rn(double(rounds), plain) >= __dmul_rn(kPrice, costs[Config::buckets]);
     state->draft = lost < kPatience || probe;
-}
-
-// A sequence joins: nothing is known of its text, so drafting gets its chance. One thread, between rounds.
-template <int DEPTHS, int SEQUENCES>
-DEVICE void join_budget(BudgetState<DEPTHS, SEQUENCES>* state, int slot) {
-    state->slot[slot] = {};
-    state->lost = 0.;
-    state->draft = 1;
-    state->waited = 0;
 }
 
 }  // namespace ddtree

@@ -1,0 +1,50 @@
+// What `budget: auto` keeps between rounds, in device memory: zeros, and `draft` = 1, at first. templates/budget.py has its
+// layout for the host. See choose_budget.cuh and pending.cuh.
+#pragma once
+#include "ddtree/prims.cuh"
+
+namespace ddtree {
+
+template <int DEPTHS>
+struct BudgetSlot {
+    double hits[DEPTHS], mass[DEPTHS];   // children of accepted nodes by depth: accepted, and expected; decayed
+    int walk;                            // node of the last tree that the tokens have reached, plus 1; 0: they left it
+    int full;                            // nodes of that tree
+    int waiting;                         // committed rows whose features the drafter has not taken in
+};
+
+template <int DEPTHS, int SEQUENCES>
+struct BudgetState {
+    double lost;       // rounds lost against decoding without drafts, 0..kPatience
+    double ms;         // cost of this round
+    double expected;   // tokens expected of it
+    int draft;         // whether the round drafts: read before the draft, written by settle_budget for the next one
+    int waited;        // rounds since the last draft
+    int rows;          // of this round, all sequences
+    int bucket;        // index of its row capacity
+    int take_in;       // whether the drafter takes in what is waiting, before it drafts
+    BudgetSlot<DEPTHS> slot[SEQUENCES];
+};
+
+template <class Config>
+using BudgetStateOf = BudgetState<Config::depths, Config::sequences>;
+
+constexpr double kPrior = 1., kDecay = 0.95, kPatience = 1.5, kPrice = 40.;   // as in graph/budget.py
+constexpr int kProbe = 16;
+
+// Row capacities, rising; the last is 64.
+template <int... Rows>
+struct Capacities {
+    static DEVICE int bucket(int rows) { return (0 + ... + int(Rows < rows)); }
+};
+
+// A sequence joins: nothing is known of its text, so drafting gets its chance. One thread, between rounds.
+template <int DEPTHS, int SEQUENCES>
+DEVICE void join_budget(BudgetState<DEPTHS, SEQUENCES>* state, int slot) {
+    state->slot[slot] = {};
+    state->lost = 0.;
+    state->draft = 1;
+    state->waited = 0;
+}
+
+}  // namespace ddtree
