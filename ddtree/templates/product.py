@@ -167,11 +167,10 @@ def stage_bytes(m_tiles: int, n_tiles: int) -> int:
 
 
 def decode_launch(product: Product, rows: int, target: Target, stages: int | None, may_split: bool) -> Launch:
-    """For up to 64 rows. The rules follow timings on an H200 at the shapes of one rank of a 61-layer model with 8, 16, 32 and 64 rows.
-
-    One row block for each SM suffices to fill the memory with requests. Where there are as many, wide blocks keep the
-    repeated reads of x small; where there are fewer, more warps and splits keep enough weights in flight.
-    """
+    """For up to 64 rows. The rules follow timings on an H200 at the shapes of one rank of a 61-layer model with 1, 8, 16,
+    32 and 64 rows (docs/performance.md)."""
+    if may_split and product.batch == 1 and target.sms // 2 <= product.tiles < 4 * target.sms:
+        return medium_launch(product, rows, target, stages)
     slices, tiles = product.slices, product.tiles * product.batch
     many = tiles >= target.sms
     n_tiles = min(8 if many else 4, ceil_div(rows, 8))
@@ -193,6 +192,33 @@ def decode_launch(product: Product, rows: int, target: Target, stages: int | Non
     return Launch(
         product, rows, slices, m_tiles, n_tiles, warps, sequential, split, min(stages or ring // stage, chain)
     )
+
+
+def medium_launch(product: Product, rows: int, target: Target, stages: int | None) -> Launch:
+    """For a weight of half a tile to four tiles an SM: most linears of a rank.
+
+    Up to 16 rows the weight alone counts, and every SM should have a block. From there on x is read from L2 once for every
+    block, so that blocks take two tiles; a sum over two blocks then keeps all SMs busy.
+    """
+    slices, tiles, n_tiles = product.slices, product.tiles, ceil_div(rows, 8)
+    whole = slices == MAX_SLICES  # a long sum, which blocks may share
+    if n_tiles <= 2:
+        m_tiles = 2 if 2 * ceil_div(tiles, 2) >= 3 * target.sms else 1
+        split = 2 if whole and tiles < target.sms * 2 // 3 else 1
+        warps = min(slices // split, 16)
+    elif whole:
+        m_tiles, warps = 2, 8
+        split = 2 if n_tiles > 4 or ceil_div(tiles, 2) < target.sms * 3 // 4 else 1
+    else:
+        few = tiles < target.sms
+        n_tiles = min(n_tiles, 4) if few else n_tiles
+        m_tiles, split = 1 if few else 2, 1
+        warps = min(slices, 8 if n_tiles <= 4 else 4)
+    sequential = slices // (warps * split)
+    fit = RING // (warps * stage_bytes(m_tiles, n_tiles))
+    return Launch(
+        product, rows, slices, m_tiles, n_tiles, warps, sequential, split, min(stages or fit, product.steps // slices * sequential)
+    )  # fmt: skip
 
 
 def prefill_launch(product: Product, rows: int, target: Target, stages: int | None) -> Launch:

@@ -90,7 +90,7 @@ def test_float_results_of_a_sum_over_several_blocks(rows: int, rng: np.random.Ge
 
 
 def test_two_slices_in_one_warp_and_two_tiles_in_one_block(rng: np.random.Generator) -> None:
-    op = linear(6024, 2048, 16)
+    op = linear(6024, 2048, 24)
     assert (tile_of(op, tree=True)["sequential"], tile_of(op, tree=True)["m_tiles"]) == (2, 2)
     check(op, decode_rows([3] * 9), rng)
 
@@ -203,5 +203,5 @@ def catches(run) -> None:
     check(linear(24, 504, 16), decode_rows([3] * 11), rng, run, mode="check")  # a sum over four blocks
     check(linear(24, 504, 72), prompt_rows([66]), rng, run)  # over four warps; a second group of rows
     check(linear(360, 40, 1024), prompt_rows([3]), rng, run)  # four tiles a block, the last block has three
-    check(linear(6024, 2048, 8), decode_rows([3] * 2), rng, run)  # two slices a warp
+    check(linear(6024, 2048, 24), decode_rows([3] * 2), rng, run)  # two slices a warp
     check_launches(linear(576, 2048, 4, dtype="fp32"), [(1, 1), (16, 2)], rng, run)  # sums over 1, 2 and 16 blocks

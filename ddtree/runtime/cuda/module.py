@@ -30,7 +30,7 @@ def load(device: Device, cubins: Mapping[str, bytes], tiles: Mapping[str, Tile])
         library = check(cu.cuLibraryLoadData(code, [], [], 0, [], [], 0), what)
         kernel = check(cu.cuLibraryGetKernel(library, name.encode()), what)
         handle = check(cu.cuKernelGetFunction(kernel), what)
-        if tile.smem > 48 * 1024:
+        if tile.smem:  # static shared memory counts too against the 48 KB that need no leave
             attribute = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(cu.cuFuncSetAttribute(handle, attribute, tile.smem), what)
         if tile.coresident:

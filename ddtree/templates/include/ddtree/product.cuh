@@ -181,8 +181,8 @@ DEVICE void product(const bf16* weight, const bf16* x, const Rows* rows, typenam
                 sums[(warp * P::kTokens + 8 * n + 2 * t + i % 2) * P::kPitch + 16 * m + g + i / 2 * 8] = sum[m][n][i];
     __syncthreads();
 
-    typename Config::Out* const out = y + size_t(first) * Config::y_stride + batch * Config::y_batch + tile * 16;
     const int item = (batch * P::kRowBlocks + first_block / Config::split + row_block) * gridDim.x + blockIdx.x;
+    typename Config::Out* const out = y + size_t(first) * Config::y_stride + batch * Config::y_batch + tile * 16;
     float* const shares = partial + size_t(item) * Config::split * P::kTokens * P::kRows;
     constexpr int quads = P::kRows / 4;
     for (int e = threadIdx.x; e < stream.live * quads; e += 32 * Config::warps) {
