@@ -116,6 +116,26 @@ def test_show_tree_and_trace(run: Any, tmp_path: Path) -> None:
     assert sum(len(r["emitted"]) for r in rounds) + 1 >= 24
 
 
+COSTS = "costs: {cpu: {verify: {1: 2.0, 8: 4.0, 64: 16.0}, draft: 0.5}}"
+
+
+def test_budget_auto_says_which_size_and_why(run: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    auto = ("--set", f"tree={{budget: auto, {COSTS}}}", "--show-tree", "--trace", str(trace), "--json")
+    code, out, err = run("-p", GOLDENS[1]["prompt"], "-n", "60", *auto)
+    rounds = [json.loads(line) for line in trace.read_text().splitlines()]
+    assert code == 0 and json.loads(out)["output_ids"] == GOLDENS[1]["greedy_ids"][:60]
+    for r in rounds:
+        why = r["choice"]
+        assert why["rows"] == len(r["tokens"]) and why["plain_milliseconds"] == 2.0
+        assert why["milliseconds"] == 2.0 if not why["draft"] else why["milliseconds"] >= 2.5
+        assert len(why["calibration"]["0"]) == 7 if why["draft"] else why["expected_tokens"] == 1
+    drafts = sum(r["choice"]["draft"] for r in rounds)
+    assert 0 < drafts < len(rounds)
+    assert err.count("tokens expected for") == len(rounds) and err.count("no draft: ") == len(rounds) - drafts
+    assert err.count("probabilities by depth times") == drafts and "(budget auto, " in err
+
+
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from cuda.bindings import nvrtc
 
 from tests.emulator.build import KERNEL_INCLUDE
@@ -9,6 +12,17 @@ from tests.emulator.build import KERNEL_INCLUDE
 
 def compile_cubin(source: str, arch: str, *options: str) -> bytes:
     """The cubin of `source` for `arch` (sm_90a, sm_120f); RuntimeError with NVRTC's log when it does not compile."""
+    return _compile(source, arch, options, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+
+
+def compile_ptx(source: str, arch: str, *options: str) -> str:
+    """The PTX on the way to that cubin."""
+    return _compile(source, arch, options, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX).decode()
+
+
+def _compile(
+    source: str, arch: str, options: Sequence[str], size_of: Callable[..., Any], fetch: Callable[..., Any]
+) -> bytes:
     (error, program) = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
     assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, error
     flags = [f"--gpu-architecture={arch}", "--std=c++17", f"-I{KERNEL_INCLUDE}", *options]
@@ -18,8 +32,7 @@ def compile_cubin(source: str, arch: str, *options: str) -> bytes:
         log = b" " * size
         nvrtc.nvrtcGetProgramLog(program, log)
         raise RuntimeError(log.decode(errors="replace"))
-    size = nvrtc.nvrtcGetCUBINSize(program)[1]
-    cubin = b" " * size
-    nvrtc.nvrtcGetCUBIN(program, cubin)
+    made = b" " * size_of(program)[1]
+    fetch(program, made)
     nvrtc.nvrtcDestroyProgram(program)
-    return cubin
+    return made

@@ -17,6 +17,7 @@ from ddtree.graph.ops.build_tree import DraftTree, best_first
 from ddtree.templates.budget import ARGUMENTS, budget_tiles, first_state
 from ddtree.templates.render import INCLUDE, render_tile
 from tests.emulator import SCHEDULES, KernelError, Module, guarded
+from tests.emulator.nvrtc import compile_ptx
 from tests.emulator.schedule import Schedule
 
 Change = tuple[str, str]
@@ -27,11 +28,23 @@ def limits(sequences: int, depths: int) -> Limits:
     return Limits(sequences, 256, depths, depths + 1, 64, 63, auto=True)
 
 
+class OnGpu:
+    """A kernel on the GPU of this machine, launched like an emulated one."""
+
+    def __init__(self, source: str, twin: Module) -> None:
+        from tests.emulator.gpu import GpuModule  # only here: it needs a driver
+
+        self.module = GpuModule(source, twin)
+
+    def launch(self, name: str, grid: Any, block: int, args: list[np.ndarray], smem: int, _: Schedule) -> None:
+        self.module.launch(name, grid, block, args, smem)
+
+
 @cache
 def modules(
     sequences: int, depths: int, mode: str = "fast", change: Change | None = None
-) -> dict[str, tuple[Any, Module]]:
-    """Both kernels of a shape; `change` replaces a text that occurs once in their header."""
+) -> dict[str, tuple[Any, Any]]:
+    """The kernels of a shape by name, `mode` fast or check on the emulator or gpu; `change` replaces a text that occurs once in their header."""
     folders = []
     if change:
         text = (INCLUDE / "ddtree" / HEADER).read_text()
@@ -40,8 +53,13 @@ def modules(
         (folder / "ddtree").mkdir()
         (folder / "ddtree" / HEADER).write_text(text.replace(*change))
         folders = [folder]
-    tiles = budget_tiles(limits(sequences, depths), 64)
-    return {n: (t, Module(render_tile(t), [t.name], mode=mode, include_dirs=folders)) for n, t in tiles.items()}  # type: ignore[arg-type]
+    tiles, made = budget_tiles(limits(sequences, depths), 64), {}
+    for name, tile in tiles.items():
+        emulated = Module(
+            render_tile(tile), [tile.name], mode="check" if mode == "check" else "fast", include_dirs=folders
+        )
+        made[name] = tile, OnGpu(render_tile(tile), emulated) if mode == "gpu" else emulated
+    return made
 
 
 @cache
@@ -225,6 +243,24 @@ def test_a_long_wait_ends_with_a_probe() -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_order_of_threads_matters(schedule: Schedule) -> None:
     play(11, 3, 4, 6, schedule, "check")
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_120f"])
+def test_no_product_is_fused_into_a_sum(arch: str) -> None:
+    """What the emulator cannot show: NVRTC fuses a * b + c of plain operators, with another rounding than the host's."""
+    for tile in budget_tiles(limits(8, 7), 64).values():
+        ptx = compile_ptx(render_tile(tile), arch)
+        assert "fma.rn.f64" not in ptx
+        assert tile.template != "choose_budget" or "mul.rn.f64" in ptx
+    fused = "KERNEL(32)\nf(double* x) { x[0] = x[1] * x[2] + x[3]; }\n"
+    assert "fma.rn.f64" in compile_ptx('#include "ddtree/prims.cuh"\n' + fused, arch)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("sequences", "depths"), [(1, 7), (8, 7), (1, 15)])
+def test_a_gpu_decides_as_the_host(sequences: int, depths: int) -> None:
+    for seed in range(3):
+        assert len(play(seed, sequences, depths, 20, mode="gpu")) == 20
 
 
 MUTATIONS = [
