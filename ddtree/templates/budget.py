@@ -47,7 +47,7 @@ def budget_tiles(limits: Limits, row_bytes: int) -> dict[str, Tile]:
         name: Tile(
             name=f"{name}_{'_'.join(map(str, sizes))}",
             template=name,
-            constants={**constants, "threads": threads, "capacities": BUCKETS, "smem": smem},
+            constants={**constants, "threads": threads, "buckets": BUCKETS, "smem": smem},
             args=tuple(Arg("workspace", a) for a in ARGUMENTS[name]),
             grid=(blocks, 1, 1),
             block=threads,

@@ -32,12 +32,6 @@ using BudgetStateOf = BudgetState<Config::depths, Config::sequences>;
 constexpr double kPrior = 1., kDecay = 0.95, kPatience = 1.5, kPrice = 40.;   // as in graph/budget.py
 constexpr int kProbe = 16;
 
-// Row capacities, rising; the last is 64.
-template <int... Rows>
-struct Capacities {
-    static DEVICE int bucket(int rows) { return (0 + ... + int(Rows < rows)); }
-};
-
 // A sequence joins: nothing is known of its text, so drafting gets its chance. One thread, between rounds.
 template <int DEPTHS, int SEQUENCES>
 DEVICE void join_budget(BudgetState<DEPTHS, SEQUENCES>* state, int slot) {

@@ -5,7 +5,7 @@
 //   settle_budget   after accept: follows each tree by the new tokens, books what drafting lost, decides on the next draft
 //
 //   active, slots  how many sequences the round has, and their slots in row order
-//   costs          [buckets + 1] fp64 milliseconds: everything after the draft for each row capacity, then a draft
+//   costs          [capacities + 1] fp64 milliseconds: everything after the draft for each row capacity, then a draft
 //   node_*, count  build_tree's outputs for trees at their largest, [sequences, nodes] and [sequences]; they must stay until
 //                  the next draft. choose_budget replaces `count` by the rows that the round verifies, the root included
 //   emitted, length  accept's outputs
@@ -17,6 +17,7 @@
 #pragma once
 #include "ddtree/budget_state.cuh"
 #include "ddtree/order.cuh"
+#include "ddtree/round.cuh"
 
 namespace ddtree {
 
@@ -91,7 +92,7 @@ DEVICE int best_size(const double* costs, const double* sum, int active, int tot
     double expected = 0., ms = 1.;
     if (in) {
         expected = __dadd_rn(double(active), n > 0 ? sum[n - 1] : 0.);
-        ms = __dadd_rn(costs[Config::capacities::bucket(active + n)], costs[Config::buckets]);
+        ms = __dadd_rn(costs[Config::buckets::index(active + n)], costs[Config::capacities]);
     }
     const double earned = __dmul_rn(expected, plain), spent = __dmul_rn(ms, double(active));
     const int best = first_largest<Config::threads>(expected / ms, in);
@@ -110,7 +111,7 @@ DEVICE void choose_budget(const int* __restrict__ sequences, const int* __restri
     pdl_launch_dependents();
     pdl_wait();
     const int thread = threadIdx.x, active = *sequences, entries = active * nodes;
-    const double plain = costs[Config::capacities::bucket(active)];
+    const double plain = costs[Config::buckets::index(active)];
     const bool draft = state->draft;
     int total = 0;
 #pragma unroll 1
@@ -167,10 +168,10 @@ DEVICE void choose_budget(const int* __restrict__ sequences, const int* __restri
         count[slot] = draft ? 1 + size[i] : 1;
     }
     if (thread == 0) {
-        const int rows = draft ? active + taken : active, bucket = Config::capacities::bucket(rows);
+        const int rows = draft ? active + taken : active, bucket = Config::buckets::index(rows);
         state->rows = rows;
         state->bucket = bucket;
-        state->ms = draft ? __dadd_rn(costs[bucket], costs[Config::buckets]) : plain;
+        state->ms = draft ? __dadd_rn(costs[bucket], costs[Config::capacities]) : plain;
         state->expected = __dadd_rn(double(active), draft && taken > 0 ? sum[taken - 1] : 0.);
         state->waited = draft ? 0 : state->waited + 1;
     }
@@ -226,7 +227,7 @@ DEVICE void settle_budget(const int* __restrict__ sequences, const int* __restri
                        emitted + slot * (Config::depths + 1), length[slot], &state->slot[slot]);
     }
     if (threadIdx.x != 0) return;
-    const double plain = costs[Config::capacities::bucket(active)];
+    const double plain = costs[Config::buckets::index(active)];
     double lost = state->lost;
     if (state->draft) {
         int made = 0;
@@ -237,7 +238,7 @@ DEVICE void settle_budget(const int* __restrict__ sequences, const int* __restri
         state->lost = lost;
     }
     const int rounds = state->waited + 1;   // with the next one
-    const bool probe = rounds >= kProbe && __dmul_rn(double(rounds), plain) >= __dmul_rn(kPrice, costs[Config::buckets]);
+    const bool probe = rounds >= kProbe && __dmul_rn(double(rounds), plain) >= __dmul_rn(kPrice, costs[Config::capacities]);
     state->draft = lost < kPatience || probe;
 }
 
