@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from ddtree.errors import UsageError
+from ddtree.errors import DeviceError, UsageError
 from ddtree.graph.model import load
 from ddtree.runtime.cuda.decoder import CudaDecoder
 from ddtree.runtime.cuda.driver import Device
-from ddtree.runtime.cuda.load import cuda_decoder
+from ddtree.runtime.cuda.load import CudaCache, cuda_decoder
 from ddtree.runtime.decoder import Sampling
 from ddtree.runtime.engine import Engine, Request
 from ddtree.runtime.kv import PagePool
@@ -156,6 +156,19 @@ def test_pages_run_out(device: Device, texts: dict[tuple[Sampling, int], list[in
         text += d.round()[1].emitted
     assert text == texts[GREEDY, i][: len(text)]
     d.end(1)
+
+
+def test_logits_that_are_nan(looped: CudaDecoder, texts: dict[tuple[Sampling, int], list[int]]) -> None:
+    """Pages that turn into NaN while others go on: an error instead of text, and the next request is as good as new."""
+    slot, _ = looped.start(PROMPTS[0], GREEDY, TOKENS)
+    cache = looped.caches[0]
+    assert isinstance(cache, CudaCache)
+    page = int(looped.pool.table[slot, 0])
+    looped.device.fill(cache.rows + page * cache.unit_bytes, 0xFF, cache.unit_bytes)
+    with pytest.raises(DeviceError, match="logits are NaN"):
+        looped.round()
+    looped.end(slot)
+    assert run(looped, [PROMPTS[0]], TOKENS)[0] == [texts[GREEDY, 0]]
 
 
 def test_interrupt(device: Device, texts: dict[tuple[Sampling, int], list[int]]) -> None:

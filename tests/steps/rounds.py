@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,8 +13,9 @@ from ddtree.graph.build import Limits
 from ddtree.runtime.cuda.round_state import RoundState
 from ddtree.templates.render import render_tile
 from ddtree.templates.round import ARGUMENTS, round_tiles
-from tests.emulator import guarded
-from tests.steps.emulated import run_tile
+from tests.emulator import SCHEDULES, Schedule, guarded
+from tests.ops.harness import Mutation
+from tests.ops.harness import _module as module_of
 
 COLUMNS = ("sequence", "position", "parent", "node", "committed", "pages", "wanted", "source")
 
@@ -66,10 +67,23 @@ class Table:
 
 
 class Between:
-    """The kernels between the steps, on a RoundState: `run(name)` launches one. `places` binds its arguments."""
+    """The kernels between the steps, on a RoundState: `run(name)` launches one. `places` binds its arguments.
 
-    def __init__(self, limits: Limits, mask_id: int, device: HostDevice | None = None) -> None:
+    mode, schedule  how the emulator runs (tests/emulator)      mutation  header, text and other text: a planted fault
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        mask_id: int,
+        device: HostDevice | None = None,
+        *,
+        mode: Literal["fast", "check"] = "fast",
+        schedule: Schedule = SCHEDULES[0],
+        mutation: Mutation | None = None,
+    ) -> None:
         self.limits, self.device = limits, device or HostDevice()
+        self.mode, self.schedule, self.mutation = mode, schedule, mutation
         self.tiles = round_tiles(limits, mask_id)
         self.state = RoundState(self.device, limits)  # type: ignore[arg-type]
         self.more, self.choice = guarded(np.full(1, 77, np.uint32)), guarded(np.full(1, 77, np.uint32))
@@ -87,5 +101,7 @@ class Between:
         return ints(self.state.arrays[name], self.limits.sequences)
 
     def run(self, name: str, places: Mapping[str, Any] | None = None) -> None:
-        bound = {**self.places, **(places or {})}
-        run_tile(self.tiles[name], render_tile(self.tiles[name]), [bound.get(a, 0) for a in ARGUMENTS[name]])
+        bound, tile = {**self.places, **(places or {})}, self.tiles[name]
+        module = module_of(render_tile(tile), tile.name, self.mode, self.mutation)
+        args = [bound.get(a, 0) for a in ARGUMENTS[name]]
+        module.launch(tile.name, tile.grid, tile.block, args, tile.smem, self.schedule)

@@ -1,239 +1,19 @@
-"""The loop of rounds: the control kernels against a host oracle, and the decoder that follows rounds which run ahead of it."""
+"""The decoder that follows rounds which run ahead of it: right texts whoever joins, leaves, stops, stalls or fails."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from ddtree.errors import DeviceError, UsageError
-from ddtree.graph.buckets import needed_buckets
 from ddtree.graph.build import Limits
 from ddtree.runtime.cuda import round_state
 from ddtree.runtime.cuda.decoder import CudaDecoder
 from ddtree.runtime.decoder import Sampling
-from tests.emulator import guarded
-from tests.steps.rounds import Between, HostDevice, Table, ints
-
-MASK, STOP, VOCAB = 9, 7, 50
-WORD = 2**32 - 1
-CONFIGS = [Limits(1, 8, 7, 8, 16, 15), Limits(5, 8, 3, 4, 13, 12), Limits(64, 8, 1, 2, 32, 8), Limits(3, 8, 0, 0, 1, 1)]
-
-
-@dataclass
-class Model:
-    """A stand-in for the steps: texts that depend on nothing but a sequence's seed and the position, drafted trees that hold a
-    part of the text, and the outcome of their verification."""
-
-    limits: Limits
-    rng: random.Random
-    missing: tuple[int, int] | None = None  # seed and position of a token that cannot be chosen
-    seeds: dict[int, int] = field(default_factory=dict)
-
-    def token(self, seed: int, position: int) -> int:
-        if (seed, position) == self.missing:
-            return -1
-        return random.Random(f"{seed} {position}").randrange(VOCAB)
-
-    def tree(self, slot: int, committed: int, most: int) -> list[tuple[int, int, int]]:
-        """(token, parent, depth) of a tree of at most `most` nodes; its first chain is the text for a while."""
-        nodes, right = [(-1, -1, 0)], [0]
-        wanted = self.rng.randint(1, most)
-        while len(nodes) < wanted:
-            parent = right[-1] if self.rng.random() < 0.7 else self.rng.randrange(len(nodes))
-            depth = nodes[parent][2] + 1
-            if depth > self.limits.depths:
-                if all(n[2] == self.limits.depths for n in nodes[-3:]):
-                    break
-                continue
-            true = self.token(self.seeds[slot], committed + depth)
-            if parent == right[-1] and self.rng.random() < 0.8 and true >= 0:
-                nodes.append((true, parent, depth))
-                right.append(len(nodes) - 1)
-            else:
-                nodes.append((VOCAB + len(nodes), parent, depth))
-        return nodes
-
-    def accepted(self, slot: int, committed: int, tree: list[tuple[int, int, int]]) -> tuple[list[int], list[int]]:
-        """Path and emitted tokens."""
-        path, at = [0], 0
-        while True:
-            true = self.token(self.seeds[slot], committed + len(path))
-            at = next((i for i, n in enumerate(tree) if n[1] == at and n[0] == true and i), -1)
-            if at < 0:
-                break
-            path.append(at)
-        return path, [self.token(self.seeds[slot], committed + d) for d in range(1, len(path) + 1)]
-
-
-def stop(emitted: list[int], remaining: int) -> tuple[int, int]:
-    """Kept and done, as Stop's reference has them."""
-    tokens = emitted[: max(0, remaining)]
-    hit = next((i for i, t in enumerate(tokens) if t in (STOP, -1)), None)
-    if hit is not None:
-        return (hit, 3) if tokens[hit] == -1 else (hit + 1, 1)
-    kept = min(len(emitted), remaining)
-    return kept, 2 if kept == remaining else 0
-
-
-class Machine:
-    """Rounds on emulated control kernels; the steps are a Model. `burst` is how many rounds run before the host looks."""
-
-    nap = 0.0
-
-    def __init__(self, limits: Limits, model: Model, *, single: bool = False, burst: int = 1) -> None:
-        self.limits, self.model, self.burst, self.single = limits, model, burst, single
-        self.kernels = Between(limits, MASK, HostDevice(self.work))
-        if single:
-            self.kernels.places["more"] = 0
-        self.state, n, wide = self.kernels.state, limits.sequences, limits.depths + 1
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
-            ("node_token", "node_parent", "node_depth"), (n, limits.nodes)
-        )
-        shapes |= dict.fromkeys(("path", "emitted"), (n, wide)) | dict.fromkeys(("length", "kept", "done"), (n,))
-        self.out = {name: guarded(np.full(shape, -5, np.int32)) for name, shape in shapes.items()}
-        self.out["node_score"] = guarded(np.zeros((n, limits.nodes)))
-        self.busy, self.bucket = False, 0
-
-    def launch(self, rows: int) -> None:
-        self.bucket, self.busy = rows, True
-
-    def work(self) -> bool:
-        """Some rounds, if a launch has not ended."""
-        for _ in range(self.model.rng.randint(1, self.burst)):
-            if not self.busy:
-                break
-            self.round()
-            self.busy = not self.single and bool(self.kernels.more[0])
-        return not self.busy
-
-    def round(self) -> None:
-        """One round, each kernel's results against the oracle."""
-        limits, kernels, state = self.limits, self.kernels, self.state
-        struct = ints(state.address, 4)
-        active, turn = int(struct[0]), int(struct[2]) & WORD
-        slots = kernels.array("slots")[:active].tolist()
-        before = {k: kernels.array(k).copy() for k in ("committed", "anchor", "remaining", "limit")}
-        rows_of = {"draft": limits.sequences * limits.block, "verify": 64, "commit": 64}
-        tables = {k: Table(limits.sequences, state.arrays["committed"], rows=n) for k, n in rows_of.items()}
-        ids = {f"{k}_ids": guarded(np.full(rows_of[k], -7, np.int32)) for k in ("draft", "verify")}
-        places = {**self.out, **ids, **{f"{k}_table": t.struct for k, t in tables.items()}}
-        if limits.block:
-            kernels.run("draft_rows", places)
-            self._check_draft_rows(slots, before, tables["draft"], ids["draft_ids"])
-            most = min(int(struct[1]), 64 // active - 1)
-            assert [kernels.array("budgets")[s] for s in slots] == [most] * active
-        trees = {s: self.model.tree(s, before["committed"][s], most + 1 if limits.block else 1) for s in slots}
-        self._draft(trees)
-        kernels.run("tree_rows", places)
-        rows = [(s, n, node) for s in slots for n, node in enumerate(trees[s])]
-        self._check_tree_rows(rows, trees, slots, before, tables["verify"], ids["verify_ids"])
-        outcome = {s: self.model.accepted(s, before["committed"][s], trees[s]) for s in slots}
-        self._verify(outcome, before["remaining"])
-        kernels.run("commit_rows", places)
-        first = dict(zip(slots, np.cumsum([0, *(len(trees[s]) for s in slots)]).tolist(), strict=False))
-        t, paths = tables["commit"], [(s, j) for s in slots for j in range(len(outcome[s][0]))]
-        assert t.counts() == (len(paths), len(paths))
-        assert t.arrays["sequence"][: len(paths)].tolist() == [s for s, _ in paths]
-        assert t.arrays["position"][: len(paths)].tolist() == [before["committed"][s] + j for s, j in paths]
-        assert t.arrays["source"][: len(paths)].tolist() == [first[s] + outcome[s][0][j] for s, j in paths]
-        pause, tail = (int(ints(state.control, 18, dtype=np.uint32)[i]) for i in (16, 17))
-        kernels.run("advance", places)
-        self._check_advance(slots, trees, outcome, before, turn, pause, tail)
-
-    def _check_draft_rows(self, slots, before, table, ids) -> None:  # type: ignore[no-untyped-def]
-        block, a, n = self.limits.block, table.arrays, len(slots) * self.limits.block
-        assert table.counts() == (n, n - len(slots))
-        assert a["sequence"][:n].tolist() == [s for s in slots for _ in range(block)]
-        assert a["position"][:n].tolist() == [before["committed"][s] + j for s in slots for j in range(block)]
-        assert a["wanted"][: n - len(slots)].tolist() == [r for r in range(n) if r % block]
-        assert ids[:n].tolist() == [MASK if j else before["anchor"][s] for s in slots for j in range(block)]
-
-    def _draft(self, trees: dict[int, list[tuple[int, int, int]]]) -> None:
-        count = ints(self.state.count, self.limits.sequences)
-        count[:] = 0 if self.limits.block else -5
-        for s, tree in trees.items():
-            if self.limits.block:
-                count[s] = len(tree)
-            for name, column in zip(("node_token", "node_parent", "node_depth"), zip(*tree, strict=True), strict=True):
-                self.out[name][s, : len(tree)] = column
-            self.out["node_score"][s, : len(tree)] = -np.arange(len(tree))
-
-    def _verify(self, outcome: dict[int, tuple[list[int], list[int]]], remaining: np.ndarray) -> None:
-        self.out["length"][:] = 0
-        for s, (path, emitted) in outcome.items():
-            self.out["path"][s], self.out["emitted"][s] = -1, -1
-            self.out["path"][s, : len(path)], self.out["emitted"][s, : len(path)] = path, emitted
-            self.out["length"][s] = len(path)
-            self.out["kept"][s], self.out["done"][s] = stop(emitted, int(remaining[s]))
-
-    def _check_tree_rows(self, rows, trees, slots, before, table, ids) -> None:  # type: ignore[no-untyped-def]
-        first = dict(zip(slots, np.cumsum([0, *(len(trees[s]) for s in slots)]).tolist(), strict=False))
-        n, a = len(rows), table.arrays
-        assert table.counts() == (n, n)
-        assert a["sequence"][:n].tolist() == [s for s, _, _ in rows]
-        assert a["node"][:n].tolist() == [i for _, i, _ in rows]
-        assert a["position"][:n].tolist() == [before["committed"][s] + node[2] for s, _, node in rows]
-        assert a["parent"][:n].tolist() == [-1 if i == 0 else first[s] + node[1] for s, i, node in rows]
-        assert ids[:n].tolist() == [before["anchor"][s] if i == 0 else node[0] for s, i, node in rows]
-        buckets = needed_buckets(self.limits)
-        assert buckets[self.kernels.choice[0]] == next(b for b in buckets if n <= b)
-        assert n <= self.bucket or not self.single
-
-    def _check_advance(self, slots, trees, outcome, before, turn, pause, tail) -> None:  # type: ignore[no-untyped-def]
-        kernels, wide, record = self.kernels, self.limits.depths + 1, self.state.records[turn % len(self.state.records)]
-        assert record["slots"][: record["active"]].tolist() == slots
-        assert record["rows"] == sum(map(len, trees.values()))
-        left, room = [], True
-        for s in slots:
-            path, emitted = outcome[s]
-            kept, done = stop(emitted, int(before["remaining"][s]))
-            mine, tree = record["slot"][s], trees[s]
-            assert (mine["length"], mine["kept"], mine["done"], mine["nodes"]) == (len(path), kept, done, len(tree))
-            assert mine["path"][: len(path)].tolist() == path and mine["emitted"][: len(path)].tolist() == emitted
-            assert mine["token"][: len(tree)].tolist() == [before["anchor"][s], *(n[0] for n in tree[1:])]
-            assert mine["parent"][: len(tree)].tolist() == [n[1] for n in tree]
-            assert mine["depth"][: len(tree)].tolist() == [n[2] for n in tree]
-            assert record["score"][s][: len(tree)].tolist() == (-np.arange(len(tree))).tolist()
-            assert kernels.array("anchor")[s] == emitted[-1]
-            assert kernels.array("committed")[s] == before["committed"][s] + len(path)
-            assert kernels.array("remaining")[s] == before["remaining"][s] - len(path)
-            if not done:
-                left.append(s)
-                room = room and before["committed"][s] + len(path) + wide <= before["limit"][s]
-        struct = ints(self.state.address, 4)
-        assert struct[0] == len(left) and kernels.array("slots")[: len(left)].tolist() == left
-        assert int(struct[2]) & WORD == turn + 1 & WORD
-        again = bool(left) and room and not pause and turn + 1 - tail & WORD < len(self.state.records)
-        assert self.single or kernels.more[0] == again
-        assert self.state.head & WORD == turn + 1 & WORD and self.state.running == (again and not self.single)
-
-
-@pytest.mark.parametrize("limits", CONFIGS, ids=lambda x: f"{x.sequences}x{x.nodes}")
-def test_control_kernels_against_the_oracle(limits: Limits) -> None:
-    """500 random states over all sizes: active slots in any order, stops, limits, pauses and full rings."""
-    rng = random.Random(limits.sequences)
-    for _ in range(125):
-        model = Model(limits, rng, missing=(1, rng.randint(1, 400)))
-        machine = Machine(limits, model)
-        active = rng.sample(range(limits.sequences), rng.randint(1, limits.sequences))
-        model.seeds = {s: rng.randint(0, 3) for s in active}
-        values = {name: np.zeros(limits.sequences, np.int32) for name in ("committed", "anchor", "remaining", "limit")}
-        for s in active:
-            values["committed"][s], values["anchor"][s] = rng.randint(1, 300), rng.randrange(VOCAB)
-            values["remaining"][s] = rng.choice([0, 1, 2, 3, 9, 1000])
-            values["limit"][s] = values["committed"][s] + rng.choice([1, 2, 3, 1000])
-        state = machine.state
-        state.taken = rng.choice([0, 5, 2**32 - 3])
-        head = state.taken + rng.choice([0, 1, state.ring - 1])
-        state._words["head"], state._words["tail"] = head & 0xFFFFFFFF, state.taken & 0xFFFFFFFF
-        state.write(active, limits.nodes - 1, values)
-        state.begin()
-        state._words["pause"] = rng.random() < 0.2
-        machine.launch(64)
-        machine.round()
+from tests.steps.machine import CONFIGS, MASK, STOP, VOCAB, Machine, Model
 
 
 class FakeDecoder(CudaDecoder):
@@ -392,3 +172,16 @@ def test_a_launch_that_was_interrupted() -> None:
     while len(mine.tokens) < 100:
         mine.take(d.round()[slot].emitted, d.model)
     d.end(slot)
+
+
+def test_a_fault_of_a_kernel_is_told_once_more_at_the_end() -> None:
+    d = decoder(CONFIGS[0], 0)
+    slot, _ = join(d, random.Random(0), 100)
+
+    def fault() -> bool:
+        raise DeviceError("running rounds: CUDA_ERROR_LAUNCH_FAILED (719)")
+
+    d.device.work = fault  # type: ignore[attr-defined]
+    for call in (d.round, lambda: d.end(slot)):
+        with pytest.raises(DeviceError, match="719"):
+            call()

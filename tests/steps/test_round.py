@@ -67,7 +67,7 @@ class KernelRounds:
         return emulated.read(emulated.graph.outputs[name], self.limits.sequences)
 
     def _result(self, slot: int) -> Round:
-        record = self.kernels.state.record(0)
+        record = self.kernels.state.records[0]
         r = record["slot"][slot]
         n, length = int(r["nodes"]), int(r["length"])
         tree = DraftTree(*(a[:n] for a in (r["token"], r["parent"], r["depth"], record["score"][slot])))
@@ -93,7 +93,7 @@ def test_kernels_do_what_the_host_decoder_does(draft: bool) -> None:
     for _ in range(2):
         rounds = KernelRounds(other, mask_id)
         got, want = rounds.run(), host.round()
-        kernels, record = rounds.kernels, rounds.kernels.state.record(0)
+        kernels, record = rounds.kernels, rounds.kernels.state.records[0]
         for slot, done in want.items():
             assert got[slot].emitted == done.emitted and got[slot].path == done.path
             for name in ("token", "parent", "depth", "score"):

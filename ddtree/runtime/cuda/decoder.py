@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from ddtree.runtime.decoder import Decoder, Round, Sampling, SlotMemory, StepExe
 from ddtree.runtime.kv import PAGE
 
 PAUSE_NAP = 5e-5  # seconds between looks while the loop's last round ends
+LONGEST_NAP = 1e-3  # seconds between looks for a round, an eighth of one until there
 
 
 @dataclass
@@ -38,6 +40,17 @@ class _Ahead:
     limit: int = 0
     stopped: bool = False
     told: bool = False
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a round did: its slots in row order; by slot the committed rows, why it stopped (0: it did not), new tokens."""
+
+    turn: int
+    slots: list[int]
+    length: list[int]
+    done: list[int]
+    emitted: list[list[int]]
 
 
 class CudaDecoder(Decoder):
@@ -68,8 +81,10 @@ class CudaDecoder(Decoder):
         self.device, self.state, self.rounds = device, state, rounds
         self.page_table, self.request = page_table, dict(request)
         self.ahead: dict[int, _Ahead] = {}
+        self._outcomes: deque[_Outcome] = deque()  # of rounds that `ahead` knows of and `round` has not returned
         self._followed = 0  # rounds that `ahead` knows of
         self._ended = 0  # time of the last record, nanoseconds of the GPU's clock
+        self._nap = rounds.nap
         self._stale = True  # the device's state is older than `ahead`
 
     def start(self, prompt: Sequence[int], sampling: Sampling, max_tokens: int) -> tuple[int, int]:
@@ -98,14 +113,10 @@ class CudaDecoder(Decoder):
                     ahead.stopped = ahead.told = False
         while self.slots:
             self._go_on()
-            self.state.wait_record(self.rounds.nap)
+            self.state.wait_record(self._nap)
             self._follow()
-            if self.state.unread:
-                record, turn = self.state.record(self.state.taken), self.state.taken
-                done = self._returned(record, turn)
-                self.state.take()
-                if done:
-                    return done
+            if self._outcomes and (done := self._returned(self._outcomes[0])):
+                return done
         return {}
 
     def _pause(self) -> None:
@@ -116,14 +127,17 @@ class CudaDecoder(Decoder):
 
     def _follow(self) -> None:
         """Take note of every round that has been recorded."""
+        columns = self.state.columns
         for turn in range(self._followed, self.state.head):
-            record = self.state.record(turn)
-            for slot in record["slots"][: int(record["active"])].tolist():
+            at = turn % self.state.ring
+            slots = columns["slots"][at, : columns["active"][at]].tolist()
+            length, done, emitted = (columns[name][at].tolist() for name in ("length", "done", "emitted"))
+            self._outcomes.append(_Outcome(turn, slots, length, done, emitted))
+            for slot in slots:
                 if slot in self.ahead and turn >= self.ahead[slot].first:
-                    ahead, mine = self.ahead[slot], record["slot"][slot]
-                    n = int(mine["length"])
+                    ahead, n = self.ahead[slot], length[slot]
                     ahead.committed, ahead.remaining = ahead.committed + n, ahead.remaining - n
-                    ahead.anchor, ahead.stopped = int(mine["emitted"][n - 1]), bool(mine["done"])
+                    ahead.anchor, ahead.stopped = emitted[slot][n - 1], done[slot] != 0
             self._followed = turn + 1
 
     def _go_on(self) -> None:
@@ -175,29 +189,36 @@ class CudaDecoder(Decoder):
             self.device.write(self.request[name], array)
         self._stale = False
 
-    def _returned(self, record: np.void, turn: int) -> dict[int, Round]:
-        """A record as rounds of the sequences that live still. Raises DeviceError for a token that could not be chosen."""
-        begin, drafted, verified, end = record["time"].tolist()
-        idle = begin - self._ended if self._ended else 0
-        self._ended = end
-        times = {"draft": drafted - begin, "verify": verified - drafted, "commit": end - verified, "host": idle}
-        seconds = {name: 1e-9 * t for name, t in times.items()}
-        slots = record["slots"][: int(record["active"])].tolist()
-        live = [slot for slot in slots if slot in self.ahead and turn >= self.ahead[slot].first]
+    def _returned(self, outcome: _Outcome) -> dict[int, Round]:
+        """The oldest round, for the sequences that live still; its record is free then. Raises DeviceError for a token that
+        could not be chosen."""
+        live = [s for s in outcome.slots if s in self.ahead and outcome.turn >= self.ahead[s].first]
         for slot in live:
-            mine = record["slot"][slot]
-            if mine["emitted"][: int(mine["length"])].min(initial=0) < 0:
+            if min(outcome.emitted[slot][: outcome.length[slot]]) < 0:
                 raise DeviceError(
                     "the model's logits are NaN; the weights or the numerics are broken, no text was made of them"
                 )
-            self.ahead[slot].told = bool(mine["done"])
-        return {slot: self._one(record, slot, seconds) for slot in live}
+        seconds = self._seconds(outcome.turn % self.state.ring)
+        done = {slot: self._one(outcome, slot, seconds) for slot in live}
+        self._outcomes.popleft()
+        self.state.take()
+        return done
 
-    def _one(self, record: np.void, slot: int, seconds: dict[str, float]) -> Round:
-        mine, state = record["slot"][slot], self.slots[slot]
-        n, nodes = int(mine["length"]), int(mine["nodes"])
-        emitted = mine["emitted"][:n].tolist()
+    def _seconds(self, at: int) -> dict[str, float]:
+        """Times of a record's phases; `host`: how long the GPU was idle before the round."""
+        begin, drafted, verified, end = self.state.columns["time"][at].tolist()
+        idle = begin - self._ended if self._ended else 0
+        self._ended = end
+        if self.rounds.nap:
+            self._nap = min(LONGEST_NAP, max(self.rounds.nap, 1e-9 * (end - begin) / 8))
+        times = {"draft": drafted - begin, "verify": verified - drafted, "commit": end - verified, "host": idle}
+        return {name: 1e-9 * t for name, t in times.items()}
+
+    def _one(self, outcome: _Outcome, slot: int, seconds: dict[str, float]) -> Round:
+        columns, at, state = self.state.columns, outcome.turn % self.state.ring, self.slots[slot]
+        n, nodes = outcome.length[slot], int(columns["nodes"][at, slot])
+        emitted = outcome.emitted[slot][:n]
         state.committed, state.anchor, state.remaining = state.committed + n, emitted[-1], state.remaining - n
-        columns = (mine["token"], mine["parent"], mine["depth"], record["score"][slot])
-        tree = DraftTree(*(column[:nodes].copy() for column in columns))
-        return Round(tree, mine["path"][:n].tolist(), emitted, seconds)
+        self.ahead[slot].told = outcome.done[slot] != 0
+        tree = DraftTree(*(columns[name][at, slot, :nodes].copy() for name in ("token", "parent", "depth", "score")))
+        return Round(tree, columns["path"][at, slot, :n].tolist(), emitted, seconds)

@@ -25,6 +25,7 @@ class RoundState:
     arrays    device addresses of the state's arrays, by name
     launched  launches of graphs so far; each ends when the GPU says so
     taken     records that the host has read
+    columns   the fields of the records, [ring, ...]; those of a slot [ring, sequences, ...]
     """
 
     def __init__(self, device: Device, limits: Limits) -> None:
@@ -44,6 +45,8 @@ class RoundState:
         record = record_dtype(limits)
         memory, self.records_address = device.pinned(self.ring * record.itemsize)
         self.records = memory.view(record)
+        each_slot = {name: self.records["slot"][name] for name in record["slot"].base.names or ()}
+        self.columns = {name: self.records[name] for name in ("time", "active", "slots", "score")} | each_slot
         words, self.control = device.pinned(CONTROL.itemsize)
         self._words = words.view(CONTROL)[0]
         self.launched = self.taken = 0
@@ -74,10 +77,6 @@ class RoundState:
     def running(self) -> bool:
         """Whether a launch has not ended yet."""
         return int(self._words["ended"]) != self.launched & 0xFFFFFFFF
-
-    def record(self, turn: int) -> np.void:
-        """The record of a round that is recorded and not taken."""
-        return self.records[turn % self.ring]
 
     def take(self) -> None:
         """The oldest record has been read; its entry may be overwritten."""
