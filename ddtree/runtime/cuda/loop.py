@@ -58,7 +58,8 @@ class DeviceRounds:
         """A condition of the graph; `first` is its value at each launch."""
         flags = 0 if first is None else cu.CU_GRAPH_COND_ASSIGN_DEFAULT
         context = self.parts.device.context
-        return check(cu.cuGraphConditionalHandleCreate(self._graph, context, first or 0, flags), "making a condition")
+        what = "making a loop on the GPU (older drivers cannot: --set decode.loop_on=host does without)"
+        return check(cu.cuGraphConditionalHandleCreate(self._graph, context, first or 0, flags), what)
 
     def _conditional(self, graph: Any, kind: str, handle: Any, bodies: int, after: list[Any]) -> tuple[Any, list[Any]]:
         """A conditional node behind others, and its empty body graphs."""
