@@ -1,9 +1,9 @@
 """Weights from a checkpoint to every rank's memory in one pass over the files, with little host memory.
 
 All headers are checked and all memory is allocated before the first byte is read. Then each matrix (each expert of a stack,
-each block of rows of a large matrix) is a job: read its tensors, check them, cut out every rank's part, pack it. Jobs run in
-threads in the order of the files; one thread hands their results to the ranks' sinks in the same order and starts new jobs
-only while all that are under way fit into a fixed number of bytes.
+each block of rows of a large matrix) is a job: read its tensors, check them, cut out every rank's part, and pack it, unless the
+rank's memory can do that itself. Jobs run in threads in the order of the files; each rank takes its parts in the same order on
+a thread of its own. New jobs start only while all that are under way fit into a fixed number of bytes.
 
 A matrix's INT4 codes and scales may lie far apart in a file (its library sorts tensors by dtype). Jobs follow the codes, which
 are most of the bytes, so that codes and scales are two sequential streams and nothing waits in memory for its other half.
@@ -37,6 +37,7 @@ from ddtree.runtime.weights.values import check_shape, check_values
 
 MEMORY = 2 << 30  # bytes of host memory for jobs under way
 CHUNK = 64 << 20  # bytes of a large matrix that are one job
+LANE_JOBS = 4  # jobs whose parts are on their way to the ranks
 
 
 class Sink(Protocol):
@@ -84,13 +85,12 @@ class Piece:
     data: np.ndarray
     order: Order | None = None
 
-    def deliver(self, sinks: Mapping[int, Sink]) -> None:
-        """Hand it to every rank that it is for."""
-        for rank in self.ranks:
-            if self.order is None:
-                sinks[rank].write(self.place, self.offset, self.data)
-            else:
-                sinks[rank].rearrange(self.place, self.offset, self.data, self.order)
+    def deliver(self, sink: Sink) -> None:
+        """Hand it to a rank that it is for."""
+        if self.order is None:
+            sink.write(self.place, self.offset, self.data)
+        else:
+            sink.rearrange(self.place, self.offset, self.data, self.order)
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def _part(weight: Weight, arrays: Mapping[str, np.ndarray], first: int) -> np.nd
         rows, *rest = one.part
         if rows.start is not None:
             rows = slice(max(0, rows.start - first), rows.stop - first)
-        part = np.ascontiguousarray(arrays[one.suffix][(rows, *rest)])
+        part = arrays[one.suffix][(rows, *rest)]
         made[one.suffix] = part[None] if weight.count else part
     if weight.dtype is DType.INT4:
         return Int4(made["_packed"].view(WORD), made["_scale"], weight.group)
@@ -230,36 +230,55 @@ def run(
     workers: int | None = None, memory: int = MEMORY,
 ) -> None:  # fmt: skip
     """Do the jobs; the error of the first one that fails says how far loading came."""
-    done, total = 0, sum(job.nbytes for job in jobs)
+    done, total, held = 0, sum(job.nbytes for job in jobs), 0
     rearranged = all(sink.rearranges for sink in sinks.values())
-    pending: deque[tuple[Job, Future[list[Piece]]]] = deque()
-    held = 0
+    preparing: deque[tuple[Job, Future[list[Piece]]]] = deque()
+    writing: deque[tuple[Job, list[Future[None]]]] = deque()
+    pool = ThreadPoolExecutor(workers or min(32, os.cpu_count() or 1), "weights")
+    lanes = {rank: ThreadPoolExecutor(1, f"rank{rank}") for rank in sinks}
+
+    def finish() -> None:
+        """Wait until the oldest job is written."""
+        nonlocal done, held
+        job, writes = writing.popleft()
+        for write in writes:
+            write.result()
+        done, held = done + job.nbytes, held - job.memory
+        progress(what, done, total)
 
     def deliver() -> None:
-        nonlocal done, held
-        job, future = pending.popleft()
+        """Hand the oldest prepared job to the ranks."""
+        job, future = preparing.popleft()
         try:
             pieces = future.result()
         except WeightsError as e:
             raise WeightsError(
                 f"{e} ({done / 1e9:.3f} of {total / 1e9:.3f} GB before it were read without a fault)"
             ) from None
-        for piece in pieces:
-            piece.deliver(sinks)
-        done, held = done + job.nbytes, held - job.memory
-        progress(what, done, total)
+        writing.append((job, [lanes[rank].submit(_write, sinks[rank], rank, pieces) for rank in job.ranks]))
+        while len(writing) > LANE_JOBS:
+            finish()
 
-    pool = ThreadPoolExecutor(workers or min(32, os.cpu_count() or 1), "weights")
     try:
         for job in jobs:
-            while pending and held + job.memory > memory:
-                deliver()
-            pending.append((job, pool.submit(prepare, job, files, rearranged)))
+            while held and held + job.memory > memory:
+                deliver() if preparing else finish()
+            preparing.append((job, pool.submit(prepare, job, files, rearranged)))
             held += job.memory
-        while pending:
+        while preparing:
             deliver()
+        while writing:
+            finish()
     finally:
-        pool.shutdown(cancel_futures=True)
+        for executor in (pool, *lanes.values()):
+            executor.shutdown(cancel_futures=True)
+
+
+def _write(sink: Sink, rank: int, pieces: Sequence[Piece]) -> None:
+    """A rank's pieces of one job."""
+    for piece in pieces:
+        if rank in piece.ranks:
+            piece.deliver(sink)
 
 
 def stream_weights(

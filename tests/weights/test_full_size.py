@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from ddtree.errors import WeightsError
+from ddtree.graph.build import DRAFT, Builder, build_step, steps_of
+from ddtree.graph.model import load
 from ddtree.graph.tensor import DType, Weight
 from ddtree.runtime.weights import Checkpoint
 
@@ -105,6 +107,25 @@ def test_index_and_headers_in_three_seconds(full_size: tuple[Path, list[Weight]]
     assert sum(read.entry.nbytes for read in reads) > 590e9
     assert opened < 3
     assert checked < 3
+
+
+def test_the_shipped_yaml_describes_it_exactly(full_size: tuple[Path, list[Weight]]) -> None:
+    folder, _ = full_size
+    model = load(Path(__file__).parents[2] / "models" / "kimi_k26.yaml")
+    builder = Builder(model)
+    graphs = [build_step(model, step, 3, builder) for step in steps_of(model)]
+    weights = [w for g in graphs for name, w in g.weights().items() if not name.startswith(DRAFT)]
+    spec = model.target.spec.checkpoint
+    start = time.process_time()
+    reads = Checkpoint.open(folder, prefix=spec.prefix, ignore=spec.ignore).check(dict.fromkeys(weights))
+    assert time.process_time() - start < 3
+    assert len({read.entry.name for read in reads}) == len(reads) == 208_215
+    parts = [
+        (read.entry.shape, read.stored.part)
+        for read in reads
+        if read.entry.name.endswith("experts.9.down_proj.weight_packed")
+    ]
+    assert parts[0] == ((HIDDEN, 256), (slice(None), slice(96, 128)))  # rank 3 of 8: 32 words of each row
 
 
 def test_a_misspelt_name_among_200000_finds_its_neighbour(full_size: tuple[Path, list[Weight]]) -> None:

@@ -19,6 +19,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 WORD = np.dtype("<u4")
 # Magnitude bits of the largest BF16 whose product with -8 is finite; NaN and Inf compare greater.
 _MAX_SCALE_BITS = 0x7F7F - (3 << 7)
+_AT_ONCE = 1 << 17  # elements
 
 
 def _pairs() -> np.ndarray:
@@ -49,8 +50,17 @@ def pack(q: np.ndarray) -> np.ndarray:
 
 def bad_scale(scale: np.ndarray) -> tuple[int, ...] | None:
     """Index of the first scale (BF16) that is NaN, Inf or so large that a weight would overflow BF16; None if all are fit."""
-    bad = (scale.view(np.uint16) & 0x7FFF) > _MAX_SCALE_BITS
-    return tuple(int(i) for i in np.argwhere(bad)[0]) if bad.any() else None
+    return first_magnitude_above(scale, _MAX_SCALE_BITS)
+
+
+def first_magnitude_above(array: np.ndarray, most: int) -> tuple[int, ...] | None:
+    """Index of the first BF16 value whose bits without the sign are above `most`; NaN and Inf are above all others."""
+    bits = array.view(np.uint16)
+    flat = bits.reshape(-1)
+    for start in range(0, flat.size, _AT_ONCE):  # what a processor's cache holds: several times faster than all at once
+        if (flat[start : start + _AT_ONCE] & 0x7FFF).max() > most:
+            return tuple(int(i) for i in np.argwhere((bits & 0x7FFF) > most)[0])
+    return None
 
 
 @dataclass(frozen=True)

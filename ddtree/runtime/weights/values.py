@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from ddtree.errors import WeightsError
-from ddtree.runtime.weights.int4 import bad_scale
+from ddtree.runtime.weights.int4 import bad_scale, first_magnitude_above
 from ddtree.runtime.weights.layout import Read
 
 
@@ -41,7 +41,6 @@ def check_values(read: Read, part: np.ndarray, origin: Sequence[int]) -> None:
 
 
 def _first_not_finite(part: np.ndarray) -> tuple[int, ...] | None:
-    # BF16 by its exponent bits: several times faster than ml_dtypes' isfinite.
-    bf16 = part.dtype == ml_dtypes.bfloat16
-    bad = (part.view(np.uint16) & 0x7F80) == 0x7F80 if bf16 else ~np.isfinite(part)
-    return tuple(int(i) for i in np.argwhere(bad)[0]) if bad.any() else None
+    if part.dtype == ml_dtypes.bfloat16:  # by its exponent bits: several times faster than ml_dtypes' isfinite
+        return first_magnitude_above(part, 0x7F7F)
+    return None if np.isfinite(part).all() else tuple(int(i) for i in np.argwhere(~np.isfinite(part))[0])
