@@ -199,10 +199,10 @@ def cancelling(op: Op, live: int, seed: int) -> dict[str, Any]:
 
 
 def kept(op: Op, given: dict[str, Any], run: Callable[..., Any], **options: Any) -> dict[str, np.ndarray]:
-    """Results and what the kernels hand on, rows first: y, `part` in fp32, `act` and `shared_act` as pairs of bf16."""
+    """Results and what the kernels of prompt rows hand on, rows first: y, `part` in fp32, `act` and `shared_act` as pairs of bf16."""
     capacity, live = op.x.shape[0], len(given["x"])
     names = ("part", "act", "shared_act")
-    made = run(op, given, decode_rows([5] * live), workspaces=names, **options)
+    made = run(op, given, decode_rows([5] * live), workspaces=names, tree=False, **options)
     return {"y": made["y"]} | {
         name: made[f"workspace:{name}"].view(np.uint32).reshape(capacity, -1)[:live] for name in names
     }
@@ -245,7 +245,9 @@ def test_generated_rows_take_one_launch_and_other_shapes_four() -> None:
     op = expert_mlp(**TINY)
     assert len(rendered(op, tree=True)) == 1 and len(rendered(with_rows(op, 1024), tree=False)) == 4
     wide = expert_mlp(**{**TINY, "width": 512})  # more activations than a lane's registers hold
-    assert [k.source for k in rendered(wide, tree=True)] == [k.source for k in rendered(with_rows(wide, 1024), tree=False)]
+    assert [k.source for k in rendered(wide, tree=True)] == [
+        k.source for k in rendered(with_rows(wide, 1024), tree=False)
+    ]
 
 
 def test_other_groups_are_refused() -> None:

@@ -11,6 +11,8 @@ import pytest
 from ddtree.graph.op import Op, OpError
 from ddtree.graph.ops.linear import Linear
 from ddtree.graph.ops.route import Route
+from ddtree.templates.target import TARGETS
+from ddtree.templates.tiles import route as tiles
 from tests.ops.harness import (
     ROW_COUNTS,
     assert_same_bits,
@@ -158,14 +160,41 @@ def test_the_scores_of_prompt_rows_come_from_the_kernel_of_a_linear() -> None:
     assert [k.source for k in rendered(with_rows(op, 33), tree=True)] == [k.source for k in rendered(op, tree=True)]
 
 
+@pytest.mark.parametrize("hidden", [64, 1608])
+def test_the_sums_of_the_parts_of_k_are_taken_away(hidden: int) -> None:
+    """1608: two parts, the last one short and ragged."""
+    op = route(hidden=hidden, experts=40, top_k=3)
+    check(op, inputs(op, 33, seed=12))
+    made = emulate(op, inputs(op, 33, seed=12), decode_rows([5] * 33), workspaces=("sums",))
+    assert (made["workspace:sums"].view(np.uint32) == 0xFFFFFFFF).all()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_all_blocks_of_the_published_model_are_resident(name: str) -> None:
+    for rows in (1, 16, 64):
+        (tile,) = tiles.tiles(route(hidden=7168, experts=384, top_k=8, rows=rows), TARGETS[name], tree=True, tuning={})
+        assert tile.coresident and tile.grid[0] * tile.grid[1] <= (2 if name == "sm_90a" else 1) * TARGETS[name].sms
+
+
 def catches(run: Callable[..., Any]) -> None:
-    op = route(hidden=64, experts=296, top_k=5, rows=8)
-    given = inputs(op, 3, seed=10)
+    op = route(hidden=1608, experts=296, top_k=5, rows=16)
+    given = inputs(op, 11, seed=10)
     given["bias"][[255, 256, 295]] += [3, 2, 1]
     given["weight"][[40, 72, 41]] = given["weight"][40]  # ties in one lane and across lanes
     given["bias"][[40, 72, 41]] = 0.9
     check(op, given, run)
-    zero = inputs(op, 1, seed=11)
+    rows = decode_rows([5] * 11)
+    made = run(op, given, rows, workspaces=("sums",))
+    assert (made["workspace:sums"].view(np.uint32) == 0xFFFFFFFF).all()
+    prompt = run(op, given, rows, tree=False)
+    np.testing.assert_array_equal(prompt["ids"], made["ids"])
+    small = route(hidden=64, experts=296, top_k=5, rows=8)
+    zero = inputs(small, 1, seed=11)
     zero["x"][:], zero["weight"][:] = 2, -1
-    check(op, zero, run)
-    check(op, {**zero, "x": np.full((1, 64), np.nan, np.float32)}, run)
+    check(small, zero, run)
+    check(small, {**zero, "x": np.full((1, 64), np.nan, np.float32)}, run)
+    wide = route(hidden=328, experts=40, top_k=3, rows=32)
+    assert_same_bits(
+        run(wide, inputs(wide, 32, seed=13), decode_rows([5] * 32), mode="check")["ids"],
+        reference(wide, inputs(wide, 32, seed=13), decode_rows([5] * 32))["ids"],
+    )

@@ -115,7 +115,9 @@ struct ExpertDecode {
 
 private:
     // ---- sums over warps: one barrier each, since a half of the place is written again two rounds later
-    DEVICE float4* sums_of_round() const { return reinterpret_cast<float4*>(smem + P::kSums) + round % 2 * (P::kWarps * 32) + lane; }
+    DEVICE float4* sums_of_round() const {
+        return reinterpret_cast<float4*>(smem + P::kSums) + round % 2 * (P::kWarps * 32) + lane;
+    }
 
     DEVICE float4 sum_of_warps() const {
         const float4* const sums = sums_of_round();
@@ -173,7 +175,8 @@ private:
     // first, which had no item of shared gate_up.
     DEVICE void activate_shared() const {
         const int tiles = (rows + 7) / 8;
-        for (int i = gridDim.x - 1 - blockIdx.x + gridDim.x * warp; i < P::kSharedUnits * tiles; i += gridDim.x * P::kWarps) {
+        const int worker = gridDim.x - 1 - blockIdx.x + gridDim.x * warp;
+        for (int i = worker; i < P::kSharedUnits * tiles; i += gridDim.x * P::kWarps) {
             const int unit = i / tiles, tile = i % tiles;
             float4 parts[P::kSharedParts];
             take_sums(shared_sum(unit, tile, 0), 128, parts);
@@ -206,12 +209,12 @@ private:
         return a.x + size_t(row) * Config::hidden + warp * (P::kWarpPanels * kPanelK) + 8 * t;
     }
 
-    static DEVICE Activations load_x(const bf16* x, int panel) { return {load16(x + panel * kPanelK), load16(x + panel * kPanelK + 32)}; }
+    static DEVICE Activations load_x(const bf16* x, int panel) {
+        return {load16(x + panel * kPanelK), load16(x + panel * kPanelK + 32)};
+    }
 
     // Even and odd 32 k in chains of their own, since an mma waits for the one before.
-    static DEVICE void multiply(float (&sum)[2][4], const u8* top, const u8* bottom, int lane, const Activations& x) {
-        u32 w[4][4];
-        Int4Panel::operands(top, bottom, lane, w);
+    static DEVICE void multiply(float (&sum)[2][4], const u32 (&w)[4][4], const Activations& x) {
         const u32 b[4][2] = {{x.j0.x, x.j0.y}, {x.j0.z, x.j0.w}, {x.j1.x, x.j1.y}, {x.j1.z, x.j1.w}};
         mma_bf16_16816(sum[0], w[0], b[0]);
         mma_bf16_16816(sum[0], w[1], b[1]);
@@ -231,8 +234,11 @@ private:
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
             const int third = FIRST + i + 2;
-            const Activations later = third < P::kWarpPanels ? load_x(ahead.x, third) : load_x(ahead.next_x, third - P::kWarpPanels);
-            multiply(sum, slot + i * Int4Panel::kBytes, slot + (COUNT + i) * Int4Panel::kBytes, lane, ahead.now);
+            const bool past = third >= P::kWarpPanels;
+            const Activations later = load_x(past ? ahead.next_x : ahead.x, past ? third - P::kWarpPanels : third);
+            u32 w[4][4];
+            Int4Panel::operands(slot + i * Int4Panel::kBytes, slot + (COUNT + i) * Int4Panel::kBytes, lane, w);
+            multiply(sum, w, ahead.now);
             ahead.now = ahead.soon, ahead.soon = later;
         }
         __syncwarp();
@@ -339,13 +345,23 @@ private:
     DEVICE float* part_of(int row, int part) const { return a.part + (size_t(row) * P::kParts + part) * Config::hidden + 2 * g; }
 
     DEVICE void routed_down(int item, const u8* slot, Tile& tile) {
+        constexpr int kPanels = Config::group * P::kDownPanels, kEarly = kPanels < 2 ? kPanels : 2;   // dequantised before a wait
+        u32 early[kEarly][4][4];
+        const auto load = [&](int i, u32 (&w)[4][4]) {
+            const u8* const panels = slot + i * (2 * Int4Panel::kBytes);
+            Int4Panel::operands(panels, panels + Int4Panel::kBytes, lane, w);
+        };
+#pragma unroll
+        for (int i = 0; i < kEarly; ++i) load(i, early[i]);
         if (item / P::kGroups != tile.index) open(item / P::kGroups, tile);
         float sum[Config::group][2][4] = {};
 #pragma unroll
-        for (int i = 0; i < Config::group * P::kDownPanels; ++i) {
-            const u8* const panels = slot + i * (2 * Int4Panel::kBytes);
+        for (int i = 0; i < kPanels; ++i) {
             const int j = i % P::kDownPanels;
-            multiply(sum[i / P::kDownPanels], panels, panels + Int4Panel::kBytes, lane, {tile.b.at[2 * j], tile.b.at[2 * j + 1]});
+            const Activations x = {tile.b.at[2 * j], tile.b.at[2 * j + 1]};
+            u32 w[4][4];
+            if (i >= kEarly) load(i, w);
+            multiply(sum[i / P::kDownPanels], i < kEarly ? early[i % kEarly] : w, x);
         }
         refill_down();
         const int output = item % P::kGroups * (Config::group * 16);
@@ -398,7 +414,8 @@ private:
             if (kTake > 1 && whole) multiply_tile(sum, w[kTake - 1], {b.at[2 * kTake - 2], b.at[2 * kTake - 1]});
             b = next;
             const int first = min(8 * n + 2 * t, rows - 1), second = min(8 * n + 2 * t + 1, rows - 1);
-            store_outputs(part_of(first, P::kTopK + part) + output, part_of(second, P::kTopK + part) + output, as_float4(sum), rows - 8 * n);
+            store_outputs(part_of(first, P::kTopK + part) + output, part_of(second, P::kTopK + part) + output, as_float4(sum),
+                          rows - 8 * n);
         }
     }
 
@@ -419,14 +436,18 @@ private:
 #pragma unroll
             for (int i = P::kTopK; i < P::kParts; ++i) shared = i == P::kTopK ? parts[i] : shared + parts[i];
             if constexpr (P::kShared) y = y + shared;
-            *reinterpret_cast<uint2*>(a.y + size_t(row) * Config::hidden + column) = make_uint2(pack_bf16(y.x, y.y), pack_bf16(y.z, y.w));
+            bf16* const to = a.y + size_t(row) * Config::hidden + column;
+            *reinterpret_cast<uint2*>(to) = make_uint2(pack_bf16(y.x, y.y), pack_bf16(y.z, y.w));
         }
     }
 
     // By the last block, when no other reads activations or takes tickets.
     DEVICE void restore() const {
-        for (int i = threadIdx.x; i < rows * P::kTopK * Config::width / 8; i += P::kThreads) store16_relaxed(a.act + 8 * i, empty_word());
-        for (int i = threadIdx.x; i < rows * Config::shared_width / 8; i += P::kThreads) store16_relaxed(a.shared_act + 8 * i, empty_word());
+        const auto empty = [&](bf16* place, int elements) {
+            for (int i = 8 * threadIdx.x; i < elements; i += 8 * P::kThreads) store16_relaxed(place + i, empty_word());
+        };
+        empty(a.act, rows * P::kTopK * Config::width);
+        empty(a.shared_act, rows * Config::shared_width);
         if (threadIdx.x == 0) a.sync->units = a.sync->items = a.sync->blocks = 0;
     }
 };

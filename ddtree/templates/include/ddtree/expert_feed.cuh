@@ -17,9 +17,9 @@ struct ExpertFeed {
     const int warp;
     int position = 0;            // of the bite that is taken next
 
-    // Items of down, of the asking lane only: the next one of the shared expert; of the routed ones a batch of successive ones, the ticket
-    // that was fetched ahead, and the sizes of batches.
-    int shared_next = 0, next = 0, left = 0, ticket = 0, all = 0, large = 1, small = 0;
+    // Items of down, of the asking lane only: the next one of the shared expert; of the routed ones those left of a batch of
+    // successive ones, the ticket that was fetched ahead, and the size of a batch.
+    int shared_next = 0, next = 0, left = 0, ticket = 0, all = 0, batch = 1;
 
     DEVICE ExpertFeed(const ExpertArgs& args, u8* smem, int my_warp)
         : a(args), slots(smem + my_warp * 2 * P::kSlot), bars(smem_u32(smem + P::kBars + my_warp * 16)),
@@ -53,15 +53,14 @@ struct ExpertFeed {
     }
 
     // Items of down: those of the shared expert are dealt out by the warp's number, from the last warp on, since they take longer
-    // the more rows there are. Routed ones come in tickets that shrink: for every warp one of `large`, then one of `small`, then
-    // single ones. A batch mostly has one tile, whose activations stay in registers.
+    // the more rows there are. Routed ones come in tickets of up to four, about half of a warp's fair share: a batch mostly has
+    // one tile, whose activations stay in registers.
     DEVICE void start_down(int tiles) {
         const int workers = gridDim.x * P::kWarps;
         ticket = blockIdx.x + gridDim.x * warp;
         shared_next = workers - 1 - ticket;
         all = tiles * P::kGroups;
-        large = max(1, all * 5 / (workers * 8));
-        small = max(0, all - workers * large) * 5 / (workers * 8);
+        batch = max(1, min(4, all * 5 / (workers * 8)));
     }
 
     DEVICE void down(int at, const u16* tile) {
@@ -92,13 +91,9 @@ private:
     }
 
     DEVICE void open_batch() {
-        const int i = ticket, workers = gridDim.x * P::kWarps;
-        left = 1;
-        if (i < workers) next = i * large, left = large;
-        else if (small > 0 && i < 2 * workers) next = workers * large + (i - workers) * small, left = small;
-        else next = small > 0 ? workers * (large + small) + i - 2 * workers : workers * large + i - workers;
-        left = max(0, min(left, all - next));
-        if (left > 0) ticket = workers + int(atomicAdd(&a.sync->items, 1u));
+        next = ticket * batch;
+        left = max(0, min(batch, all - next));
+        if (left > 0) ticket = gridDim.x * P::kWarps + int(atomicAdd(&a.sync->items, 1u));
     }
 
     DEVICE void copy(int at, const u8* from, int bytes) const {

@@ -15,6 +15,16 @@
 
 namespace ddtree {
 
+struct RouteArgs {
+    const bf16* weight;
+    const float* bias;
+    const bf16* x;   // [rows][hidden]
+    const Rows* rows;
+    float* sums;
+    int* ids;
+    float* gates;
+};
+
 template <class Config>
 struct RouteDecode {
     static constexpr int kWarps = Config::warps, kSteps = (Config::hidden + 31) / 32, kChain = Config::chain, kStepBytes = 1024;
@@ -24,9 +34,10 @@ struct RouteDecode {
     static_assert(kWarps * kChain * Config::split >= kSteps && Config::hidden % 8 == 0, "all of K, in 16-byte pieces");
     static_assert(kWarps * (kChain * kStepBytes + 1024 + 8) == Config::smem, "tiles/route.py computes the same");
 
-    static DEVICE void run(const bf16* weight, const float* bias, const bf16* x, const Rows* rows, float* sums, int* ids, float* gates) {
+    static DEVICE void run(const RouteArgs& a) {
         DYN_SMEM(smem);
-        const int warp = warp_index(), lane = threadIdx.x % 32, tile = blockIdx.x / Config::split, part = blockIdx.x % Config::split;
+        const int warp = warp_index(), lane = threadIdx.x % 32;
+        const int tile = blockIdx.x / Config::split, part = blockIdx.x % Config::split;
         const int step = (part * kWarps + warp) * kChain, steps = tile < kTiles ? max(0, min(kChain, kSteps - step)) : 0;
         u8* const ring = smem + warp * (kChain * kStepBytes);
         float4* const places = reinterpret_cast<float4*>(smem + kWarps * (kChain * kStepBytes)) + lane;
@@ -36,18 +47,18 @@ struct RouteDecode {
             mbar_init(bar, 1);
             mbar_fence_init();
             mbar_arrive_expect_tx(bar, steps * kStepBytes);
-            if (steps > 0)
-                bulk_load(smem_u32(ring), weight + (size_t(tile) * Config::steps + step) * (kStepBytes / 2), steps * kStepBytes, bar, policy_evict_first());
+            const bf16* const from = a.weight + (size_t(tile) * Config::steps + step) * (kStepBytes / 2);
+            if (steps > 0) bulk_load(smem_u32(ring), from, steps * kStepBytes, bar, policy_evict_first());
         }
         __syncwarp();
         pdl_wait();
-        const int live_rows = live<Config::domain>(rows);
+        const int live_rows = live<Config::domain>(a.rows);
         mbar_wait(bar, 0);
-        if (tile < kTiles) multiply(ring, places, x, live_rows, step, steps, tile, part, sums);
+        if (tile < kTiles) multiply(a, ring, places, live_rows, step, steps);
         for (int row = blockIdx.y * gridDim.x + blockIdx.x; row < live_rows; row += gridDim.x * gridDim.y) {
             Candidates<4 * kQuadsPerLane> mine;
-            if (warp < kChoosers) gather(mine, sums + size_t(row) * (Config::split * kPlaces), bias);
-            choose<Config, kChoosers>(mine, row, ids, gates);
+            if (warp < kChoosers) gather(mine, a.sums + size_t(row) * (Config::split * kPlaces), a.bias);
+            choose<Config, kChoosers>(mine, row, a.ids, a.gates);
             __syncthreads();   // the finalists' places are free
         }
     }
@@ -70,20 +81,21 @@ private:
     }
 
     // The block's part of the logits of 16 experts for all rows, eight at a time.
-    static DEVICE void multiply(const u8* ring, float4* places, const bf16* x, int rows, int step, int steps, int tile, int part, float* sums) {
+    static DEVICE void multiply(const RouteArgs& a, const u8* ring, float4* places, int rows, int step, int steps) {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        const int tile = blockIdx.x / Config::split, part = blockIdx.x % Config::split;
         uint4 w[2 * kChain];
 #pragma unroll
         for (int i = 0; i < 2 * kChain; ++i) w[i] = i / 2 < steps ? load16(ring + (i * 32 + lane) * 16) : make_uint4(0, 0, 0, 0);
-        Columns b = load_x(x, blockIdx.y, rows, step, steps);
+        Columns b = load_x(a.x, blockIdx.y, rows, step, steps);
         int round = 0;
         for (int n = blockIdx.y; 8 * n < rows; n += gridDim.y, ++round) {
-            const Columns next = load_x(x, n + gridDim.y, rows, step, steps);
+            const Columns next = load_x(a.x, n + gridDim.y, rows, step, steps);
             float sum[2][4] = {};
 #pragma unroll
             for (int i = 0; i < kChain; ++i) {
-                mma_bf16_16816(sum[0], words(w[2 * i]), {b.at[i].x, b.at[i].y});
-                mma_bf16_16816(sum[1], words(w[2 * i + 1]), {b.at[i].z, b.at[i].w});
+                mma(sum[0], w[2 * i], b.at[i].x, b.at[i].y);
+                mma(sum[1], w[2 * i + 1], b.at[i].z, b.at[i].w);
             }
             b = next;
             float4* const half = places + round % 2 * (kWarps * 32);   // written again two barriers later
@@ -94,17 +106,17 @@ private:
 #pragma unroll
             for (int i = 1; i < kWarps; ++i) total = total + half[i * 32];
             const int row = 8 * n + 2 * t;
-            float* const to = sums + (size_t(row) * Config::split + part) * kPlaces + 16 * tile + 2 * g;
-            if (row < rows) store8_relaxed(to, make_uint2(bitcast<u32>(total.x), bitcast<u32>(total.z)));
-            if (row + 1 < rows) store8_relaxed(to + Config::split * kPlaces, make_uint2(bitcast<u32>(total.y), bitcast<u32>(total.w)));
+            float* const to = a.sums + (size_t(row) * Config::split + part) * kPlaces + 16 * tile + 2 * g;
+            const uint4 v = bitcast<uint4>(total);
+            if (row < rows) store8_relaxed(to, make_uint2(v.x, v.z));
+            if (row + 1 < rows) store8_relaxed(to + Config::split * kPlaces, make_uint2(v.y, v.w));
         }
     }
 
-    struct Words {
-        u32 at[4];
-    };
-    static DEVICE Words words(uint4 v) { return {{v.x, v.y, v.z, v.w}}; }
-    static DEVICE void mma_bf16_16816(float (&sum)[4], const Words& a, const u32 (&b)[2]) { ddtree::mma_bf16_16816(sum, a.at, b); }
+    static DEVICE void mma(float (&sum)[4], uint4 w, u32 low, u32 high) {
+        const u32 a[4] = {w.x, w.y, w.z, w.w}, b[2] = {low, high};
+        mma_bf16_16816(sum, a, b);
+    }
 
     // This lane's candidates of a row, once all parts are there: their sum in order.
     static DEVICE void gather(Candidates<4 * kQuadsPerLane>& mine, float* parts, const float* bias) {

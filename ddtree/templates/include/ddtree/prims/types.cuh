@@ -112,8 +112,33 @@ PRIM bf16x2 fma2(bf16x2 a, bf16x2 b, bf16x2 c) {   // PTX: fma.rn.bf16x2
 #endif
 }
 
-PRIM bf16x2 dup_lo(u32 pair) { return bitcast<bf16x2>(__byte_perm(pair, 0, 0x1010)); }
-PRIM bf16x2 dup_hi(u32 pair) { return bitcast<bf16x2>(__byte_perm(pair, 0, 0x3232)); }
+// One half of a pair in both. Written as moves, which become an operand's half selector; a byte permutation would not.
+PRIM bf16x2 dup_lo(u32 pair) {
+#ifdef DDTREE_EMULATED
+    return bitcast<bf16x2>(__byte_perm(pair, 0, 0x1010));
+#else
+    u32 d;
+    asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %1; mov.b32 %0, {lo, lo};}" : "=r"(d) : "r"(pair));
+    return bitcast<bf16x2>(d);
+#endif
+}
+PRIM bf16x2 dup_hi(u32 pair) {
+#ifdef DDTREE_EMULATED
+    return bitcast<bf16x2>(__byte_perm(pair, 0, 0x3232));
+#else
+    u32 d;
+    asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %1; mov.b32 %0, {hi, hi};}" : "=r"(d) : "r"(pair));
+    return bitcast<bf16x2>(d);
+#endif
+}
+
+// x, but the compiler does not know. What is computed from it in a loop stays there, and holds no registers across it.
+PRIM int opaque(int x) {
+#ifndef DDTREE_EMULATED
+    asm volatile("" : "+r"(x));
+#endif
+    return x;
+}
 
 // ---- single instructions
 // 2^x within 2 ulp; subnormal results are zero. PTX: ex2.approx.ftz.f32
