@@ -62,7 +62,7 @@ class Op:
     writes_cache: ClassVar[bool] = (
         False  # stores the step's rows in a cache: in scratch or pages, as StepGraph.tree says
     )
-    collective: ClassVar[bool] = False  # its reference takes a list with every rank's array for each input
+    collective: ClassVar[bool] = False  # `x` is a rank's part; the reference takes the list of every rank's instead
 
     origin: str = ""
 

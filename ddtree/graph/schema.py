@@ -228,6 +228,9 @@ class Passes(Strict):
     """Fusions of ops into one kernel, for the target and its drafter. They change speed, never bits."""
 
     add_rms_norm: bool = Field(True, description="a residual addition and the norm of its sum")
+    all_reduce_add_rms_norm: bool = Field(
+        True, description="the sum over the ranks, the addition and the norm behind it (wants add_rms_norm)"
+    )
     latent_write: bool = Field(True, description="MLA's latent row (norm and rotation) and its cache write")
     linear_group: bool = Field(True, description="linears that read the same rows, in one launch")
     mla_norms: bool = Field(

@@ -27,7 +27,7 @@ class Place:
 
     kind  tensor: an activation of the step   weight: a parameter as the op's kernels want it (`part` of the op kind `op`)
           pages, scratch: a cache's rows      rows: the step's row table        workspace: memory that the kernels
-          of an op pass on among themselves, `op` being their names
+          of an op pass on among themselves, `op` being their names             group: the rank's view of its group
     """
 
     kind: str
@@ -46,8 +46,8 @@ class Launch:
 
 
 def _place(arg: Arg, op: Op, kernels: str) -> Place:
-    if arg.kind == "rows":
-        return Place("rows")
+    if arg.kind in ("rows", "group"):
+        return Place(arg.kind)
     if arg.kind == "workspace":
         return Place("workspace", arg.of, kernels)
     value: Any = getattr(op, arg.of)

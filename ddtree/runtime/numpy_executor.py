@@ -51,12 +51,9 @@ class NumpyExecutor:
         values: list[Arrays] = [{t.name: _typed(inputs[name], t) for name, t in g.inputs.items()} for g in self.graphs]
         for ops in zip(*(g.ops for g in self.graphs), strict=True):
             if ops[0].collective:
-                gathered = {
-                    name: [v[getattr(op, name).name] for op, v in zip(ops, values, strict=True)]
-                    for name in _inputs(ops[0])
-                }
-                for op, mine in zip(ops, values, strict=True):
-                    _store(op, op.reference(run, **gathered), mine)
+                parts = [mine[op.x.name] for op, mine in zip(ops, values, strict=True)]  # type: ignore[attr-defined]
+                for op, rank, mine in zip(ops, self.ranks, values, strict=True):
+                    _store(op, op.reference(run, **self._arrays(op, rank, mine) | {"x": parts}), mine)
                 continue
             for op, rank, mine in zip(ops, self.ranks, values, strict=True):
                 _store(op, op.reference(run, **self._arrays(op, rank, mine)), mine)
@@ -85,10 +82,6 @@ class NumpyExecutor:
 def _typed(array: np.ndarray, tensor: Tensor) -> np.ndarray:
     dtype = np.dtype(np.float32) if tensor.dtype is DType.BF16 else tensor.dtype.numpy
     return np.asarray(array, dtype)
-
-
-def _inputs(op: Op) -> list[str]:
-    return [name for name, _ in op.operands() if name not in op.outputs]
 
 
 def _store(op: Op, result: Any, values: Arrays) -> None:

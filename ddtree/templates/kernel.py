@@ -7,7 +7,7 @@ from typing import Literal
 
 from ddtree.graph.op import Op
 
-ArgKind = Literal["tensor", "weight", "pages", "scratch", "rows", "workspace", "peers"]
+ArgKind = Literal["tensor", "weight", "pages", "scratch", "rows", "workspace", "group"]
 Constant = int | float | bool | str | tuple[int, ...] | tuple[float, ...]
 
 
@@ -21,7 +21,7 @@ class Arg:
            scratch    a cache's tree rows, layout [sequence][64][row]
            rows       the step's row table, `const ddtree::Rows*`
            workspace  memory of the op itself, named `of` (Workspace)
-           peers      device array of pointers, one per rank in rank order: every rank's field `of` of a collective op
+           group      the rank's view of its group, `ddtree::Group*` (include/ddtree/ranks.cuh)
     index  position in a tuple field
     """
 

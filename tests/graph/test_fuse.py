@@ -19,6 +19,7 @@ from ddtree.graph.ops import (
     Add,
     AddRmsNorm,
     AllReduce,
+    AllReduceAddRmsNorm,
     CacheWrite,
     ConcatTaps,
     LatentWrite,
@@ -29,6 +30,7 @@ from ddtree.graph.ops import (
     RmsNorm,
 )
 from ddtree.graph.passes.add_rms_norm import fuse_add_rms_norm
+from ddtree.graph.passes.all_reduce_add_rms_norm import fuse_all_reduce
 from ddtree.graph.passes.fuse import FUSIONS
 from ddtree.graph.passes.latent_write import fuse_latent_write
 from ddtree.graph.passes.linear_group import group_linears
@@ -52,7 +54,7 @@ def shipped(*settings: str, name: str = "kimi_tiny", ranks: int | None = None) -
     return load(MODELS / f"{name}.yaml", settings, ranks=ranks)
 
 
-NO_GROUPS = ("passes.linear_group=false", "passes.mla_norms=false")
+NO_GROUPS = ("passes.linear_group=false", "passes.mla_norms=false", "passes.all_reduce_add_rms_norm=false")
 
 
 def counts(graph: StepGraph) -> tuple[int, int]:
@@ -85,15 +87,17 @@ def test_ops_that_are_saved(name: str, ranks: int) -> None:
 @pytest.mark.parametrize(
     ("name", "gone"),
     [
-        ("add_rms_norm", {"add_rms_norm", "latent_write"}),  # every latent write is part of two norms
+        # every latent write is part of two norms
+        ("add_rms_norm", {"add_rms_norm", "all_reduce_add_rms_norm", "latent_write"}),
+        ("all_reduce_add_rms_norm", {"all_reduce_add_rms_norm", "latent_write"}),
         ("latent_write", {"latent_write", "mla_norms"}),
         ("linear_group", {"linear_group", "mla_norms"}),
         ("mla_norms", {"mla_norms"}),
     ],
 )
 def test_a_switch_is_for_one_fusion_and_those_that_want_it(name: str, gone: set[str]) -> None:
-    graph = build_step(shipped(f"passes.{name}=false"), "verify")
-    assert {op.name() for op in graph.ops if isinstance(op, FUSED_OPS)} == set(FUSIONS) - gone
+    graphs = [build_step(shipped(f"passes.{name}=false", ranks=ranks), "verify") for ranks in (1, 2)]
+    assert {op.name() for g in graphs for op in g.ops if isinstance(op, FUSED_OPS)} == set(FUSIONS) - gone
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("kimi_tiny", 1), ("kimi_tiny", 2), ("kimi_k26", 8)])
@@ -125,9 +129,26 @@ def test_what_a_step_reads_and_writes_stays(ranks: int) -> None:
 
 
 def test_a_fused_addition_still_adds_what_the_ranks_summed() -> None:
-    graph = build_step(shipped(ranks=2), "verify")
+    graph = build_step(shipped("passes.all_reduce_add_rms_norm=false", ranks=2), "verify")
     summed = {op.y.name for op in graph.ops if isinstance(op, AllReduce)}
-    assert {op.b.name for op in graph.ops if isinstance(op, AddRmsNorm)} == summed
+    assert {op.b.name for op in graph.ops if isinstance(op, AddRmsNorm)} == summed and len(summed) == 16
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("kimi_tiny", 2), ("kimi_k26", 8)])
+def test_every_sum_over_ranks_takes_in_what_follows_it(name: str, ranks: int) -> None:
+    """But the last of a prompt and of a draft, behind which rows are selected."""
+    target, drafter = LAYERS[name]
+    wanted = {
+        "prefill": (2 * target - 1, 1),
+        "draft": (2 * drafter - 1, 1),
+        "verify": (2 * target, 0),
+        "commit": (0, 0),
+    }
+    model = shipped(name=name, ranks=ranks)
+    for step in steps_of(model):
+        ops = build_step(model, step).ops
+        found = tuple(sum(type(op) is kind for op in ops) for kind in (AllReduceAddRmsNorm, AllReduce))
+        assert found == wanted[step] and not any(isinstance(op, AddRmsNorm) for op in ops)
 
 
 def test_cost_is_that_of_the_parts_without_what_passes_between_them() -> None:
@@ -194,6 +215,32 @@ def test_other_readers_of_a_sum_keep_it() -> None:
 def test_no_fused_norm(ops: list[Op]) -> None:
     graph = step_of(ops)
     assert fuse_add_rms_norm(graph) == graph
+
+
+def reduced_addition(residual: str = "a") -> list[Op]:
+    """x summed over ranks to t, s = t + residual or residual + t with its norm h."""
+    total = named(make(AllReduce, x=tensor(8, 16), ranks=2), y="t")
+    terms = {"a": "a", "b": "t"} if residual == "a" else {"a": "t", "b": "b"}
+    made: dict[str, Any] = {"a": tensor(8, 16), "b": tensor(8, 16), "weight": weight(16), "eps": 1e-5}
+    return [total, named(make(AddRmsNorm, **made), **terms, sum="s", y="h")]
+
+
+@pytest.mark.parametrize("residual", ["a", "b"])
+def test_a_reduced_addition(residual: str) -> None:
+    reduction, add = reduced_addition(residual)
+    fused = fuse_all_reduce(step_of([reduction, add], *add.writes()))
+    verify(fused, "all_reduce_add_rms_norm")
+    (op,) = fused.ops
+    assert isinstance(op, AllReduceAddRmsNorm) and op.reads() == [*reduction.reads(), getattr(add, residual)]
+    assert op.writes() == add.writes() and op.ranks == 2
+
+
+@pytest.mark.parametrize("outputs", [["t"], []], ids=["an output", "another reader"])
+def test_no_reduced_addition(outputs: list[str]) -> None:
+    reduction, add = reduced_addition()
+    other = norm("k", x="t") if not outputs else norm("k", x="h")
+    graph = step_of([reduction, add, other], *(reduction.writes() if outputs else ()))
+    assert fuse_all_reduce(graph) == graph
 
 
 def row() -> Op:

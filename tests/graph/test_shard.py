@@ -7,7 +7,7 @@ import pytest
 
 from ddtree.graph.build import build_ranks
 from ddtree.graph.model import Model
-from ddtree.graph.ops import AllGather, AllReduce, ExpertMlp, Linear
+from ddtree.graph.ops import AllGather, AllReduce, AllReduceAddRmsNorm, ExpertMlp, Linear
 from ddtree.graph.passes.shard import shard
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import Shard, Weight
@@ -61,12 +61,13 @@ def test_parts_tile_the_whole(size: int) -> None:
 
 def test_a_sum_over_ranks_follows_every_partial_result_and_nothing_else() -> None:
     graph = ranks(model("kimi_k26"))[0]
-    assert sum(isinstance(op, AllReduce) for op in graph.ops) == 2 * 61
+    reductions = AllReduce | AllReduceAddRmsNorm
+    assert sum(isinstance(op, reductions) for op in graph.ops) == 2 * 61
     gathers = [op for op in graph.ops if isinstance(op, AllGather)]
     assert [op.x.name for op in gathers] == ["logits"] and graph.outputs["logits"].shape == (64, 163840)
     for op, after in zip(graph.ops, graph.ops[1:], strict=False):
         partial = isinstance(op, Linear | ExpertMlp) and op.is_partial()
-        assert partial == (isinstance(after, AllReduce) and after.x == op.writes()[0])
+        assert partial == (isinstance(after, reductions) and after.x == op.writes()[0])
 
 
 def test_one_rank_needs_no_collective() -> None:

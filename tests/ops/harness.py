@@ -10,6 +10,8 @@ array, `Int4` or a float array for a weight, a `NumpyCache` for a cache, a list 
 rank's input of a collective. A tensor has as many rows as are live by its domain. Results have the same form: outputs of
 live rows (BF16 as float32) and, for every cache, a new NumpyCache; the inputs stay as they are.
 
+A collective runs on all its ranks at once, which must agree (tests/ops/together.py).
+
 `emulate` also fails when a kernel reads past a buffer (guard pages), writes past the live rows, changes an input or a
 weight, reads what nothing wrote (outputs, rows past the live ones and free cache slots are NaN or 0x5a), or leaves a
 workspace so that a second launch gives other bits.
@@ -25,6 +27,7 @@ import functools
 import hashlib
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache as memoised
 from pathlib import Path
 from typing import Any, Literal
@@ -45,6 +48,7 @@ from tests.emulator import SCHEDULES, Module, Schedule
 from tests.ops.memory import OpMemory, copy_cache
 from tests.ops.operands import cache, make, random_cache, random_inputs, random_int4, tensor, weight, with_rows
 from tests.ops.tables import decode_rows, prompt_rows, take, tree_rows
+from tests.ops.together import BLOCKS, emulate_ranks
 
 __all__ = [
     "ROW_COUNTS", "SCHEDULES", "assert_close", "assert_same_bits", "cache", "check_row_invariance", "check_schedules",
@@ -82,7 +86,12 @@ def emulate(
                 of a sum differ there, but seldom in what was rounded to BF16
     """
     made_for = find_target(target) if isinstance(target, str) else target
+    if op.collective:  # the threads of all blocks of all ranks at once are more than the emulator has room for
+        made_for = replace(made_for, sms=min(made_for.sms, BLOCKS))
     kernels = render(op, made_for, tree=rows.tree if tree is None else tree, tuning=tuning)
+    if op.collective:
+        module = functools.partial(_module, mode=mode, mutation=mutation)
+        return emulate_ranks(op, *kernels, inputs, rows, module, schedule=schedule, delayed=delayed)
     memory = OpMemory(op, inputs, rows, tuple(k.tile for k in kernels))
 
     def run() -> Results:

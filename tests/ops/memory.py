@@ -83,7 +83,6 @@ class OpMemory:
         self.op, self.rows = op, rows
         self.rows_memory = RowsMemory(rows)
         self.caches: dict[str, NumpyCache] = {}
-        self.parts: dict[str, list[Buffer]] = {}  # of collectives: every rank's input, by field
         self.buffers: dict[Arg, Buffer] = {}
         self.packed: dict[tuple[str, int], dict[str, np.ndarray]] = {}
         for workspace in (w for tile in tiles for w in tile.workspace):
@@ -92,12 +91,13 @@ class OpMemory:
             assert held is None or len(held.start) == workspace.nbytes, f"two sizes of workspace {workspace.name}"
             self.buffers[place] = Buffer.holding(np.full(workspace.nbytes, workspace.fill, np.uint8), DType.INT32)
         for arg in (a for tile in tiles for a in tile.args):
-            if arg.kind != "rows" and arg not in self.buffers:
+            if arg.kind not in ("rows", "group") and arg not in self.buffers:
                 self.buffers[arg] = self._allocate(arg, inputs)
 
-    def arguments(self, tile: Tile) -> list[np.ndarray]:
-        """The launch arguments of a tile, in order."""
-        return [self.rows_memory.struct if a.kind == "rows" else self.buffers[a].array for a in tile.args]
+    def arguments(self, tile: Tile, group: np.ndarray | None = None) -> list[np.ndarray]:
+        """The launch arguments of a tile, in order; `group`: what a collective gets as the rank's view of its group."""
+        own = {"rows": self.rows_memory.struct} | ({} if group is None else {"group": group})
+        return [own[a.kind] if a.kind in own else self.buffers[a].array for a in tile.args]
 
     def reset(self) -> None:
         """Everything but workspaces as before the first launch: outputs poisoned, caches as given."""
@@ -125,9 +125,6 @@ class OpMemory:
                 made[self._field(arg)] = from_device(buffer.array[:rows], buffer.dtype)
             elif arg.kind == "tensor":
                 buffer.require_unchanged(0, f"input {arg.of} was written")
-            elif arg.kind == "peers":
-                for rank, part in enumerate(self.parts[arg.of]):
-                    part.require_unchanged(0, f"{arg.of} of rank {rank} was written")
             elif arg.kind in ("pages", "scratch"):
                 c = made.setdefault(self._field(arg), copy_cache(self.caches[self._field(arg)]))
                 setattr(c, "rows" if arg.kind == "pages" else "scratch", from_device(buffer.array, buffer.dtype))
@@ -145,11 +142,6 @@ class OpMemory:
         o = self._operand(arg)
         if arg.kind == "tensor" and arg.of in self.op.outputs:
             return Buffer.holding(poison(o.shape, o.dtype), o.dtype)
-        if arg.kind == "peers":
-            rows = live(o, self.rows)
-            self.parts[arg.of] = [Buffer.holding(_padded(o, x, rows), o.dtype) for x in inputs[arg.of]]
-            pointers = [part.array.ctypes.data for part in self.parts[arg.of]]
-            return Buffer.holding(np.array(pointers, np.int64), DType.INT64)
         content = inputs[arg.of][arg.index] if isinstance(getattr(self.op, arg.of), tuple) else inputs[arg.of]
         if isinstance(o, Weight):
             return self._weight(arg, o, content)

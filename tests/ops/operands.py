@@ -113,7 +113,7 @@ def random_inputs(op: Op, rows: RowTable, rng: np.random.Generator, **given: Any
             if o.dtype not in (DType.BF16, DType.FP32, DType.FP64):
                 raise ValueError(f"give the contents of {name}: random {o.dtype} has no meaning")
             value = _normal(o.dtype, (live(o, rows), *o.shape[1:]), rng)
-        if op.collective:
+        if op.collective and name == "x":
             made[name] = [value, *(_normal(o.dtype, value.shape, rng) for _ in range(op.ranks - 1))]
         elif isinstance(getattr(op, name), tuple):
             made.setdefault(name, []).append(value)

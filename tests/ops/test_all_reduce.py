@@ -1,7 +1,8 @@
-"""AllReduce: the sum in rank order in fp32, rounded once, bit for bit."""
+"""AllReduce: the sum in rank order in fp32, rounded once, bit for bit, in one shot and in two."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from ddtree.graph.numerics import round_bf16
 from ddtree.graph.op import Op, OpError
 from ddtree.graph.ops import AllReduce
 from ddtree.graph.rows import RowTable
+from ddtree.templates.target import TARGETS
 from tests.ops.harness import (
     ROW_COUNTS,
     assert_same_bits,
@@ -40,8 +42,8 @@ def parts(rng: np.random.Generator, ranks: int, rows: int, width: int) -> list[n
     return x
 
 
-def check(op: Op, x: list[np.ndarray], rows: RowTable, run: Any = emulate) -> None:
-    assert_same_bits(run(op, {"x": x}, rows)["y"], reference(op, {"x": x}, rows)["y"])
+def check(op: Op, x: list[np.ndarray], rows: RowTable, run: Any = emulate, **options: Any) -> None:
+    assert_same_bits(run(op, {"x": x}, rows, **options)["y"], reference(op, {"x": x}, rows)["y"])
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
@@ -61,7 +63,8 @@ def test_any_width(width: int, rng: np.random.Generator) -> None:
 
 def test_wanted_and_prompt_rows(rng: np.random.Generator) -> None:
     check(reduction(4, 256, 2, "wanted"), parts(rng, 2, 3, 256), prompt_rows([5, 0, 70, 1]))
-    check(reduction(1200, 2048, 2), parts(rng, 2, 1100, 2048), prompt_rows([1100]))  # more than the grid holds at once
+    few = replace(TARGETS["compute_120f"], sms=3)
+    check(reduction(120, 256, 2), parts(rng, 2, 100, 256), prompt_rows([100]), target=few)  # a block has many rows
 
 
 def test_the_sum_is_rounded_once() -> None:

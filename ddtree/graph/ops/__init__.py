@@ -8,6 +8,7 @@ from ddtree.graph.ops.add import Add
 from ddtree.graph.ops.add_rms_norm import AddRmsNorm
 from ddtree.graph.ops.all_gather import AllGather
 from ddtree.graph.ops.all_reduce import AllReduce
+from ddtree.graph.ops.all_reduce_add_rms_norm import AllReduceAddRmsNorm
 from ddtree.graph.ops.build_tree import BuildTree
 from ddtree.graph.ops.cache_commit import CacheCommit
 from ddtree.graph.ops.cache_write import CacheWrite
@@ -41,7 +42,7 @@ MODEL_OPS: tuple[type[Op], ...] = (
 )  # fmt: skip
 LOOP_OPS: tuple[type[Op], ...] = (ConcatTaps, GatherRows, TopK, BuildTree, Sample, Accept, CacheCommit, Stop)
 RANK_OPS: tuple[type[Op], ...] = (AllReduce, AllGather)
-FUSED_OPS: tuple[type[Op], ...] = (AddRmsNorm, LatentWrite, LinearGroup, MlaNorms)
+FUSED_OPS: tuple[type[Op], ...] = (AddRmsNorm, AllReduceAddRmsNorm, LatentWrite, LinearGroup, MlaNorms)
 
 
 def all_ops() -> tuple[type[Op], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddtree.graph.op import Op, Operand
-from ddtree.graph.ops import ExpertMlp
+from ddtree.graph.ops import AddRmsNorm, AllReduceAddRmsNorm, ExpertMlp
 from ddtree.graph.passes.memory import plan_memory
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import Tensor
@@ -21,7 +21,10 @@ def alone(graph: StepGraph) -> StepGraph:
 
     ops: list[Op] = []
     for op in graph.ops:
-        if op.collective:
+        if isinstance(op, AllReduceAddRmsNorm):
+            without = AddRmsNorm(a=op.a, b=op.x, weight=op.weight, sum=op.sum, y=op.y, eps=op.eps, origin=op.origin)
+            ops.append(without.map_operands(stand_in))
+        elif op.collective:
             (x,), (y,) = op.reads(), op.writes()
             stands[y.name] = stands.get(x.name, x)
         else:

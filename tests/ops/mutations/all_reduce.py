@@ -1,12 +1,23 @@
 """Faults in the sum over ranks."""
 
 MUTATIONS = [
-    ("ranks.cuh", "part[0] = part[0] + part[rank];", "part[0] = round_bf16(part[0] + part[rank]);"),
     (
-        "ranks.cuh",
-        "for (int rank = 1; rank < Config::ranks; ++rank)",
-        "for (int rank = Config::ranks - 1; rank > 0; --rank)",
+        "all_reduce.cuh",
+        "sum = sum + unpack8(me == r ? mine : words[r]);",
+        "sum = round_bf16(sum + unpack8(me == r ? mine : words[r]));",
     ),
-    ("ranks.cuh", "load8_coherent(parts[rank] + v * 8, 0)", "load8_coherent(parts[0] + v * 8, 0)"),
-    ("ranks.cuh", "live<Config::domain>(rows) * size_t(Config::width / 8)", "16 * size_t(Config::width / 8)"),
+    (
+        "all_reduce.cuh",
+        "for (int r = 1; r < ranks; ++r) sum = sum",
+        "for (int r = ranks - 1; r > 0; --r) sum = sum",
+    ),
+    ("all_reduce.cuh", "unpack8(me == 0 ? mine : words[0])", "unpack8(mine)"),
+    (
+        "all_reduce.cuh",
+        "return (size_t(from) * count + row) * vectors + v;",
+        "return size_t(from) * count * vectors + v;",
+    ),
+    ("all_reduce.cuh", "return (size_t(from) * count + row) * part + i;", "return (size_t(from) * count) * part + i;"),
+    ("all_reduce.cuh", "i < part && me * part + i < vectors", "i < part - 1 && me * part + i < vectors"),
+    ("all_reduce.cuh", "v / part != me", "v / part > me"),
 ]

@@ -9,7 +9,7 @@
 //                        ex2(x)  lop3<LUT>(a, b, c)  max_u16x2(a, b)  int4x8_to_bf16(q, out[4])
 //   prims/memory.cuh     DYN_SMEM(name)  SHARED_ARRAY(type, name, count)  smem_u32(pointer)
 //                        load16 load16_stream load16_coherent load16_relaxed  store16 store16_relaxed   (uint4)
-//                        store_relaxed (bf16)  store8_relaxed (uint2)
+//                        load16_relaxed_sys store16_relaxed_sys (uint4)  store_relaxed (bf16)  store8_relaxed (uint2)
 //                        ld_acquire st_release atom_add_acq_rel red_add  ld_acquire_sys st_release_sys  (u32)
 //                        fence_gpu()  fence_system()  spin_pause()
 //                        policy_evict_first() policy_evict_last()  prefetch_l2(p, bytes)

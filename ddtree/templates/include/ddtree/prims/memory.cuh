@@ -88,6 +88,27 @@ PRIM void store16_relaxed(void* p, uint4 v AND_SITE) {
 #endif
 }
 
+// The same between GPUs of one host: system scope, p may be peer memory.
+PRIM uint4 load16_relaxed_sys(const void* p AND_SITE) {
+#ifdef DDTREE_EMULATED
+    return emu::load16_relaxed(p, site);
+#else
+    uint4 v;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+    return v;
+#endif
+}
+
+PRIM void store16_relaxed_sys(void* p, uint4 v AND_SITE) {
+#ifdef DDTREE_EMULATED
+    emu::store16_relaxed(p, v, site);
+#else
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+#endif
+}
+
 // One bf16, or eight bytes: for data that is not sixteen bytes of one thread.
 PRIM void store_relaxed(bf16* p, bf16 v AND_SITE) {
 #ifdef DDTREE_EMULATED
