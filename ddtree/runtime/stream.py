@@ -2,8 +2,7 @@
 
 All headers are checked and all memory is allocated before the first byte is read. Then each matrix (each expert of a stack,
 each block of rows of a large matrix) is a job: read its tensors, check them, cut out every rank's part, and pack it, unless the
-rank's memory can do that itself. Jobs run in threads in the order of the files; each rank takes its parts in the same order on
-a thread of its own. New jobs start only while all that are under way fit into a fixed number of bytes.
+rank's memory can do that itself. Jobs are done in the order of the files (runtime/delivery.py).
 
 A matrix's INT4 codes and scales may lie far apart in a file (its library sorts tensors by dtype). Jobs follow the codes, which
 are most of the bytes, so that codes and scales are two sequential streams and nothing waits in memory for its other half.
@@ -11,23 +10,19 @@ are most of the bytes, so that codes and scales are two sequential streams and n
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 
-from ddtree.errors import WeightsError
 from ddtree.graph.build import DRAFT
 from ddtree.graph.model import Model
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import DType, Shard, Weight
-from ddtree.runtime.launches import Place
+from ddtree.runtime.delivery import MEMORY, Piece, Sink, run
 from ddtree.runtime.load import Folders, Progress, open_checkpoint, silent
-from ddtree.runtime.order import Order, orders, raw_bytes
+from ddtree.runtime.order import orders, raw_bytes
 from ddtree.runtime.packed import BLOCK, Use, destinations, uses_of
 from ddtree.runtime.weights.checkpoint import Checkpoint
 from ddtree.runtime.weights.files import OpenFiles
@@ -35,62 +30,7 @@ from ddtree.runtime.weights.int4 import WORD, Int4
 from ddtree.runtime.weights.layout import Read, stored
 from ddtree.runtime.weights.values import check_shape, check_values
 
-MEMORY = 2 << 30  # bytes of host memory for jobs under way
 CHUNK = 64 << 20  # bytes of a large matrix that are one job
-LANE_JOBS = 4  # jobs whose parts are on their way to the ranks
-
-
-class Sink(Protocol):
-    """One rank's memory for weights. `rearranges`: it packs what comes as it lies in the file."""
-
-    rearranges: bool
-
-    def allocate(self, places: Sequence[Place], nbytes: int) -> None:
-        """Memory that all of `places` name; called once for each, before anything is written."""
-
-    def write(self, place: Place, offset: int, data: np.ndarray) -> None:
-        """Copy bytes (uint8, flat) to `offset` of a place; `data` belongs to the caller again on return."""
-
-    def rearrange(self, place: Place, offset: int, raw: np.ndarray, order: Order) -> None:
-        """Like `write(place, offset, order.apply(raw))`; called only if `rearranges`."""
-
-
-class HostSink:
-    """A rank's weights in host memory. `arrays`: bytes by place; places of one allocation share an array."""
-
-    def __init__(self, *, rearranges: bool = False) -> None:
-        self.arrays: dict[Place, np.ndarray] = {}
-        self.rearranges = rearranges
-
-    def allocate(self, places: Sequence[Place], nbytes: int) -> None:
-        """See Sink."""
-        self.arrays.update(dict.fromkeys(places, np.empty(nbytes, np.uint8)))
-
-    def write(self, place: Place, offset: int, data: np.ndarray) -> None:
-        """See Sink."""
-        self.arrays[place][offset : offset + data.nbytes] = data
-
-    def rearrange(self, place: Place, offset: int, raw: np.ndarray, order: Order) -> None:
-        """See Sink."""
-        self.write(place, offset, order.apply(raw))
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Bytes and where they go: packed, or as they lie in the file with the order into which they are to be brought."""
-
-    ranks: tuple[int, ...]
-    place: Place
-    offset: int
-    data: np.ndarray
-    order: Order | None = None
-
-    def deliver(self, sink: Sink) -> None:
-        """Hand it to a rank that it is for."""
-        if self.order is None:
-            sink.write(self.place, self.offset, self.data)
-        else:
-            sink.rearrange(self.place, self.offset, self.data, self.order)
 
 
 @dataclass(frozen=True)
@@ -225,62 +165,6 @@ def _part(weight: Weight, arrays: Mapping[str, np.ndarray], first: int) -> np.nd
     return made[""]
 
 
-def run(
-    jobs: Sequence[Job], files: OpenFiles, sinks: Mapping[int, Sink], progress: Progress = silent, *, what: str = "weights",
-    workers: int | None = None, memory: int = MEMORY,
-) -> None:  # fmt: skip
-    """Do the jobs; the error of the first one that fails says how far loading came."""
-    done, total, held = 0, sum(job.nbytes for job in jobs), 0
-    rearranged = all(sink.rearranges for sink in sinks.values())
-    preparing: deque[tuple[Job, Future[list[Piece]]]] = deque()
-    writing: deque[tuple[Job, list[Future[None]]]] = deque()
-    pool = ThreadPoolExecutor(workers or min(32, os.cpu_count() or 1), "weights")
-    lanes = {rank: ThreadPoolExecutor(1, f"rank{rank}") for rank in sinks}
-
-    def finish() -> None:
-        """Wait until the oldest job is written."""
-        nonlocal done, held
-        job, writes = writing.popleft()
-        for write in writes:
-            write.result()
-        done, held = done + job.nbytes, held - job.memory
-        progress(what, done, total)
-
-    def deliver() -> None:
-        """Hand the oldest prepared job to the ranks."""
-        job, future = preparing.popleft()
-        try:
-            pieces = future.result()
-        except WeightsError as e:
-            raise WeightsError(
-                f"{e} ({done / 1e9:.3f} of {total / 1e9:.3f} GB before it were read without a fault)"
-            ) from None
-        writing.append((job, [lanes[rank].submit(_write, sinks[rank], rank, pieces) for rank in job.ranks]))
-        while len(writing) > LANE_JOBS:
-            finish()
-
-    try:
-        for job in jobs:
-            while held and held + job.memory > memory:
-                deliver() if preparing else finish()
-            preparing.append((job, pool.submit(prepare, job, files, rearranged)))
-            held += job.memory
-        while preparing:
-            deliver()
-        while writing:
-            finish()
-    finally:
-        for executor in (pool, *lanes.values()):
-            executor.shutdown(cancel_futures=True)
-
-
-def _write(sink: Sink, rank: int, pieces: Sequence[Piece]) -> None:
-    """A rank's pieces of one job."""
-    for piece in pieces:
-        if rank in piece.ranks:
-            piece.deliver(sink)
-
-
 def stream_weights(
     model: Model, where: Folders, graphs: Sequence[StepGraph], sinks: Mapping[int, Sink], progress: Progress = silent, *,
     workers: int | None = None, memory: int = MEMORY,
@@ -305,4 +189,5 @@ def stream_weights(
             sink.allocate(destination.places, destination.nbytes)
     for what, checkpoint, jobs in opened:
         with OpenFiles(checkpoint, (read.entry for job in jobs for read in job.reads)) as files:
-            run(jobs, files, sinks, progress, what=what, workers=workers, memory=memory)
+            work = partial(prepare, files=files, rearranged=all(sink.rearranges for sink in sinks.values()))
+            run(jobs, work, sinks, progress, what=what, workers=workers, memory=memory)

@@ -11,8 +11,9 @@ from ddtree.graph.model import load
 from ddtree.runtime.cuda.driver import Device
 from ddtree.runtime.cuda.load import compile_functions
 from ddtree.runtime.cuda.sink import DeviceSink, loading_tiles
+from ddtree.runtime.delivery import HostSink
 from ddtree.runtime.load import folders
-from ddtree.runtime.stream import HostSink, stream_weights
+from ddtree.runtime.stream import stream_weights
 
 MODELS = Path(__file__).parents[2] / "models"
 

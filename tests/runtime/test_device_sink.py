@@ -16,10 +16,11 @@ from ddtree.graph.model import load
 from ddtree.runtime import order
 from ddtree.runtime.cuda import sink as module
 from ddtree.runtime.cuda.sink import DeviceSink, loading_tiles
+from ddtree.runtime.delivery import HostSink
 from ddtree.runtime.launches import Place
 from ddtree.runtime.load import folders
 from ddtree.runtime.packed import destinations, uses_of
-from ddtree.runtime.stream import HostSink, stream_weights
+from ddtree.runtime.stream import stream_weights
 from ddtree.templates.render import render_tile
 from ddtree.templates.target import DEFAULT_TARGET, target
 from tests.emulator import guarded

@@ -16,8 +16,9 @@ from ddtree.errors import WeightsError
 from ddtree.graph.build import build_step, steps_of
 from ddtree.graph.model import load
 from ddtree.runtime import stream
+from ddtree.runtime.delivery import HostSink
 from ddtree.runtime.load import folders
-from ddtree.runtime.stream import HostSink, stream_weights
+from ddtree.runtime.stream import stream_weights
 from ddtree.runtime.weights.files import OpenFiles
 from tools.make_checkpoint import make
 

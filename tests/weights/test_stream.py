@@ -13,11 +13,12 @@ import pytest
 from ddtree.graph.build import build_ranks, steps_of
 from ddtree.graph.model import Model, load
 from ddtree.graph.step_graph import StepGraph
-from ddtree.runtime import stream
+from ddtree.runtime import delivery, stream
+from ddtree.runtime.delivery import HostSink
 from ddtree.runtime.launches import pack_weights
 from ddtree.runtime.load import folders, read_weights
 from ddtree.runtime.packed import destinations, total_bytes, uses_of
-from ddtree.runtime.stream import HostSink, Job, stream_weights
+from ddtree.runtime.stream import Job, stream_weights
 from ddtree.runtime.weights.files import OpenFiles
 from tests.fixtures.pair import DrafterShape, TargetShape, write_pair
 
@@ -112,11 +113,11 @@ def test_one_rank_reads_only_its_rows(yaml: Path) -> None:
 def test_memory_under_way_is_bounded(yaml: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(yaml, ranks=2)
     limit, under_way, most = 200_000, deque[Job](), 0
-    submit = stream.ThreadPoolExecutor.submit
+    submit = delivery.ThreadPoolExecutor.submit
 
     def started(self: Any, work: Any, job: Job, *rest: Any) -> Any:
         nonlocal most
-        if work is not stream.prepare:
+        if not isinstance(job, Job):  # a rank's part of one
             return submit(self, work, job, *rest)
         under_way.append(job)
         held = sum(job.memory for job in under_way)
@@ -124,7 +125,7 @@ def test_memory_under_way_is_bounded(yaml: Path, small: None, monkeypatch: pytes
         most = max(most, min(held, limit))
         return submit(self, work, job, *rest)
 
-    monkeypatch.setattr(stream.ThreadPoolExecutor, "submit", started)
+    monkeypatch.setattr(delivery.ThreadPoolExecutor, "submit", started)
     streamed(model, ranks_of(model)[0], [0, 1], progress=lambda *_: under_way.popleft(), memory=limit)
     assert not under_way and most > limit // 2
 

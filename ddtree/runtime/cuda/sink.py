@@ -69,18 +69,18 @@ class DeviceSink:
         self._turn = 0
 
     def allocate(self, places: Sequence[Place], nbytes: int) -> None:
-        """See runtime.stream.Sink."""
+        """See runtime.delivery.Sink."""
         self.device.make_current()
         self.addresses.update(dict.fromkeys(places, self.device.alloc(nbytes, f"weight {places[0].name}")))
 
     def write(self, place: Place, offset: int, data: np.ndarray) -> None:
-        """See runtime.stream.Sink."""
+        """See runtime.delivery.Sink."""
         for start, part, stage in self._parts(data, MOST):
             stage.view[: part.nbytes] = part
             stage.send(self.addresses[place] + offset + start, part.nbytes, self.device.stream)
 
     def rearrange(self, place: Place, offset: int, raw: np.ndarray, order: Order) -> None:
-        """See runtime.stream.Sink. A block's bytes in the order are a multiple of 4."""
+        """See runtime.delivery.Sink. A block's bytes in the order are a multiple of 4."""
         table, function = self._table(order), self._functions[order.bits]
         period = order.nbytes // 4
         for start, part, stage in self._parts(raw, MOST // order.source * order.source):
