@@ -21,11 +21,25 @@ from tests.emulator.nvrtc import compile_ptx
 from tests.emulator.schedule import Schedule
 
 Change = tuple[str, str]
-HEADER = "choose_budget.cuh"
+HEADERS = ("choose_budget.cuh", "budget_state.cuh")
 
 
 def limits(sequences: int, depths: int) -> Limits:
     return Limits(sequences, 256, depths, depths + 1, 64, 63, auto=True)
+
+
+def changed_headers(old: str, new: str) -> Path:
+    """An include folder with the kernels' headers, `old` replaced in the one that has it."""
+    texts = {name: (INCLUDE / "ddtree" / name).read_text() for name in HEADERS}
+    if (
+        sum(text.count(old) for text in texts.values()) != 1
+    ):  # no assertion, which would pass for a fault that was caught
+        raise ValueError(f"the headers must contain {old!r} once")
+    folder = Path(tempfile.mkdtemp())
+    (folder / "ddtree").mkdir()
+    for name, text in texts.items():
+        (folder / "ddtree" / name).write_text(text.replace(old, new))
+    return folder
 
 
 class OnGpu:
@@ -44,15 +58,8 @@ class OnGpu:
 def modules(
     sequences: int, depths: int, mode: str = "fast", change: Change | None = None
 ) -> dict[str, tuple[Any, Any]]:
-    """The kernels of a shape by name, `mode` fast or check on the emulator or gpu; `change` replaces a text that occurs once in their header."""
-    folders = []
-    if change:
-        text = (INCLUDE / "ddtree" / HEADER).read_text()
-        assert text.count(change[0]) == 1, change
-        folder = Path(tempfile.mkdtemp())
-        (folder / "ddtree").mkdir()
-        (folder / "ddtree" / HEADER).write_text(text.replace(*change))
-        folders = [folder]
+    """The kernels of a shape by name, `mode` fast or check on the emulator or gpu; `change` replaces a text of their headers."""
+    folders = [changed_headers(*change)] if change else []
     tiles, made = budget_tiles(limits(sequences, depths), 64), {}
     for name, tile in tiles.items():
         emulated = Module(
