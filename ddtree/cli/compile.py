@@ -10,17 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ddtree.cli.common import find_model, run_command
+from ddtree.cli.common import Progress, find_model, run_command
 from ddtree.cli.memory import memory_data, memory_table
 from ddtree.errors import CompileError, UsageError
 from ddtree.graph.buckets import needed_buckets
 from ddtree.graph.build import Builder, Limits, build_ranks, build_step, steps_of
 from ddtree.graph.draw import draw
-from ddtree.graph.explain import as_data, explain, table
+from ddtree.graph.explain import amount, as_data, explain, table
 from ddtree.graph.model import Model, load
 from ddtree.graph.step_graph import StepGraph
 from ddtree.runtime.cache import CompileCache
 from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all, report
+from ddtree.runtime.load import folders
+from ddtree.runtime.packed_files import pack_checkpoint
 from ddtree.templates.budget import budget_tiles
 from ddtree.templates.kernel import Tile
 from ddtree.templates.program import distinct, program, tuning_of, with_buckets
@@ -58,6 +60,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--graph", type=Path, metavar="FILE", help="write the step graphs to FILE.mmd or FILE.dot; compile nothing"
     )
+    p.add_argument(
+        "--pack",
+        type=Path,
+        metavar="DIR",
+        help="write every rank's weights to DIR as kernels want them; compile nothing",
+    )
+    p.add_argument("--weights", type=Path, metavar="DIR", help="with --pack: the checkpoint (default: the YAML's)")
+    p.add_argument("--draft-weights", type=Path, metavar="DIR", help="with --pack: the drafter's (default: its YAML's)")
     p.add_argument("--check", action="store_true", help="check the YAML and all steps on all ranks; compile nothing")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.add_argument("-q", "--quiet", action="store_true", help="no progress")
@@ -100,6 +110,17 @@ def _kernels(model: Model, graphs: Sequence[StepGraph], args: argparse.Namespace
             sources, [name], jobs=args.jobs, cache=CompileCache(), dump_dir=args.dump_source, progress=progress
         )
     return compiled
+
+
+def _pack(model: Model, graphs: Sequence[StepGraph], args: argparse.Namespace) -> list[str]:
+    """Write packed weights; returns the files."""
+    progress = Progress(quiet=args.quiet)
+    where = folders(model, args.weights, args.draft_weights)
+    files = pack_checkpoint(model, where, graphs, args.pack, progress.report)
+    if not args.json and not args.quiet:
+        size = sum(file.stat().st_size for file in files)
+        print(f"{args.pack}: {len(files)} packed files, {amount(size)}; give this folder as --weights")
+    return [str(file) for file in files]
 
 
 def _write(kernels: Sequence[CompiledKernel], folder: Path) -> None:
@@ -156,6 +177,8 @@ def body(argv: Sequence[str]) -> int:
         else:
             looks["explain"] = explain(graphs, context=args.ctx, verbose=args.verbose)
             print(f"{looks['explain']}\n\n{memory_table(model, where, args.rank)}")
+    if args.pack:
+        looks["pack"] = _pack(model, graphs, args)
     if looks:
         if args.json:
             print(json.dumps({"model": model.target.spec.name, **looks}))
