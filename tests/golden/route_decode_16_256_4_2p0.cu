@@ -15,6 +15,7 @@ struct Config {
 };
 
 KERNEL(32 * Config::warps, 2)
-route_decode_16_256_4_2p0(const bf16* weight, const float* bias, const bf16* x, const ddtree::Rows* rows, float* sums, int* ids, float* gates) {
-    ddtree::RouteDecode<Config>::run(weight, bias, x, rows, sums, ids, gates);
+route_decode_16_256_4_2p0(const bf16* weight, const float* bias, const bf16* x, const ddtree::Rows* rows, float* sums, int* ids,
+             float* gates) {
+    ddtree::RouteDecode<Config>::run({weight, bias, x, rows, sums, ids, gates});
 }

@@ -13,7 +13,7 @@ MUTATIONS = [
     ("expert_feed.cuh", "left = max(0, min(batch, all - next));", "left = max(0, min(batch, all - next - 1));"),
     ("expert_decode.cuh", "for (int w = 1; w < P::kWarps; ++w) total", "for (int w = 2; w < P::kWarps; ++w) total"),
     ("expert_decode.cuh", "x / (1.f + __expf(-x))", "x / (1.f + __expf(x))"),
-    ("expert_decode.cuh", "a.sync->units = a.sync->items = a.sync->blocks = 0;", "a.sync->items = a.sync->blocks = 0;"),
+    ("expert_decode.cuh", "a.sync->units = a.sync->items = a.sync->blocks = 0;", "a.sync->units = a.sync->items = 0;"),
     ("expert_decode.cuh", "        store16_relaxed(from + i * stride, empty_word());\n", ""),
     ("expert_decode.cuh", "if (arrived[0] + 1 == u32(blocks)) restore();", ""),
     ("expert_decode.cuh", "if constexpr (P::kShared) y = y + shared;", ""),
@@ -23,8 +23,7 @@ MUTATIONS = [
     ("expert_decode.cuh", "if (2 * t < count) store8_relaxed", "if (2 * t + 1 < count) store8_relaxed"),
     ("expert_decode.cuh", "after = queue[(round - 1) % 4]", "after = queue[round % 4]"),
     ("expert_decode.cuh", "const float gate = a.gates[row * P::kTopK + slot];", "const float gate = a.gates[row * P::kTopK];"),
-    ("expert_decode.cuh", "sums_of_round()[warp * 32] = as_float4(sum);\n            __syncthreads();",
-     "sums_of_round()[warp * 32] = as_float4(sum);"),
+    ("expert_decode.cuh", "+ round % 2 * (P::kWarps * 32) + lane", "+ round % 1 * (P::kWarps * 32) + lane"),
     # the parts of K are added in another order where there is more than one row
     ("expert_decode.cuh", "total = total + parts[part];", "total = total + parts[rows > 1 ? P::kSharedParts - part : part];"),
 ]  # fmt: skip
