@@ -20,7 +20,7 @@ MUTATIONS = [
     # the tree adds a term twice and drops another
     ("product.cuh", "tree_sum<Count / 2>(term, at + Count / 2)", "tree_sum<Count / 2>(term, at + 1)"),
     # weight rows past the end of W are stored into the next row of y
-    ("product.cuh", "else if (tile * 16 + row < Config::out)", "else"),
+    ("product.cuh", "else if (tile * 16 + row < out)", "else"),
     # results of rows that are not live are stored
     ("product.cuh", "min(live<Config::domain>(rows) - first, P::kTokens)", "P::kTokens"),
     # the counter of a split is left as it is: the next launch finds no last block
@@ -28,7 +28,7 @@ MUTATIONS = [
     # the second block to arrive believes that it is the last
     ("product.cuh", "if (ticket[0] != Config::split - 1) return;", "if (ticket[0] != 1) return;"),
     # a group of rows writes over the first one
-    ("product.cuh", "y + size_t(first) * Config::y_stride", "y"),
+    ("product.cuh", "y + size_t(first) * y_stride", "y"),
     # terms are added from left to right: another sum for every number of warps and blocks
     ("product.cuh", "a = tree_sum<Count / 2>(term, at), b = tree_sum<Count / 2>(term, at + Count / 2)",
      "a = tree_sum<Count - 1>(term, at), b = term(at + Count - 1)"),

@@ -4,7 +4,7 @@ MUTATIONS = [
     # every head reads the latents of head 0
     ("product.cuh", "Config::x_stride + batch * Config::x_batch", "Config::x_stride"),
     # every head writes the values of head 0
-    ("product.cuh", "Config::y_stride + batch * Config::y_batch", "Config::y_stride"),
+    ("product.cuh", "* y_stride + batch * Config::y_batch", "* y_stride"),
     # every head multiplies by the weight of head 0
     ("product.cuh", "(size_t(batch) * P::kTiles + tile)", "size_t(tile)"),
     # the second block of a head repeats the first one's rows of y

@@ -2,7 +2,7 @@
 //
 //   weight  W [out, inner] in fragment order       x  [rows, inner] bf16
 //   y       [rows, out] bf16, rounded once, or float       partial, arrived: see product()
-//   Config  product.cuh                               first_block: of several linears in one launch, see product()
+//   Config  product.cuh                               first_block, out: of several linears in one launch, see product()
 //
 // Row-invariant, as product.cuh says why. Test: tests/ops/test_linear.py
 #pragma once
@@ -12,9 +12,9 @@ namespace ddtree {
 
 template <class Config>
 DEVICE void linear(const bf16* weight, const bf16* x, const Rows* rows, typename Config::Out* y, float* partial, u32* arrived,
-                   int first_block = 0) {
+                   int first_block = 0, int out = Config::out) {
     static_assert(Config::x_batch == 0 && Config::y_batch == 0, "one batch");
-    product<Config>(weight, x, rows, y, partial, arrived, first_block);
+    product<Config>(weight, x, rows, y, partial, arrived, first_block, out, out);
 }
 
 }  // namespace ddtree

@@ -136,10 +136,11 @@ DEVICE void store_rows(float* y, float4 v) { *reinterpret_cast<float4*>(y) = v; 
 
 // Each block calls it once, with all threads. `partial` and `arrived` are used when Config::split > 1 only:
 //   partial  [blocks][tokens][rows of the block] float      arrived  [blocks / split] u32, all zero between launches
-// Several products may share a launch: blocks from `first_block` on, along y, are this one's.
+// Several products of one inner size may share a launch: blocks from `first_block` on, along y, are this one's, and its weight has
+// `out` rows instead of Config::out.
 template <class Config>
-DEVICE void product(const bf16* weight, const bf16* x, const Rows* rows, typename Config::Out* y,
-                    float* partial = nullptr, u32* arrived = nullptr, int first_block = 0) {
+DEVICE void product(const bf16* weight, const bf16* x, const Rows* rows, typename Config::Out* y, float* partial = nullptr,
+                    u32* arrived = nullptr, int first_block = 0, int out = Config::out, int y_stride = Config::y_stride) {
     using P = Plan<Config>;
     DYN_SMEM(smem);
     pdl_launch_dependents();
@@ -156,7 +157,7 @@ DEVICE void product(const bf16* weight, const bf16* x, const Rows* rows, typenam
     stream.weight = weight + ((size_t(batch) * P::kTiles + tile) * Config::steps + step) * 512 + lane * 8;
     stream.x = x + size_t(first + g) * Config::x_stride + batch * Config::x_batch + step * 32 + t * 8;
     stream.ring = smem + warp * (Config::stages * P::kStage) + lane * 16;
-    stream.tiles = P::kTiles - tile;
+    stream.tiles = (out + 15) / 16 - tile;
     stream.row = g;
     stream.columns = Config::inner - step * 32 - t * 8;
     for (int s = 0; s < Config::stages; ++s) stream.fetch_weight(s, s);
@@ -182,7 +183,7 @@ DEVICE void product(const bf16* weight, const bf16* x, const Rows* rows, typenam
     __syncthreads();
 
     const int item = (batch * P::kRowBlocks + first_block / Config::split + row_block) * gridDim.x + blockIdx.x;
-    typename Config::Out* const out = y + size_t(first) * Config::y_stride + batch * Config::y_batch + tile * 16;
+    typename Config::Out* const to = y + size_t(first) * y_stride + batch * Config::y_batch + tile * 16;
     float* const shares = partial + size_t(item) * Config::split * P::kTokens * P::kRows;
     constexpr int quads = P::kRows / 4;
     for (int e = threadIdx.x; e < stream.live * quads; e += 32 * Config::warps) {
@@ -192,8 +193,8 @@ DEVICE void product(const bf16* weight, const bf16* x, const Rows* rows, typenam
         });
         if constexpr (Config::split > 1)
             *reinterpret_cast<float4*>(shares + (part * P::kTokens + token) * P::kRows + row) = v;
-        else if (tile * 16 + row < Config::out)
-            store_rows(out + token * Config::y_stride + row, v);
+        else if (tile * 16 + row < out)
+            store_rows(to + token * y_stride + row, v);
     }
     if constexpr (Config::split > 1) {
         // ---- over the blocks
@@ -208,7 +209,7 @@ DEVICE void product(const bf16* weight, const bf16* x, const Rows* rows, typenam
             const float4 v = tree_sum<Config::split>([&](int b) {
                 return bitcast<float4>(load16_relaxed(shares + (b * P::kTokens + token) * P::kRows + row));
             });
-            if (tile * 16 + row < Config::out) store_rows(out + token * Config::y_stride + row, v);
+            if (tile * 16 + row < out) store_rows(to + token * y_stride + row, v);
         }
     }
 }
