@@ -15,12 +15,12 @@ from ddtree.graph.buckets import needed_buckets
 from ddtree.graph.build import DRAFT, Builder, Limits, build_step, steps_of
 from ddtree.graph.explain import amount
 from ddtree.graph.model import Model
-from ddtree.graph.ops import AllGather, AllReduce
 from ddtree.graph.rows import MAX_ROWS
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import Cache
 from ddtree.runtime.kv import PAGE
 from ddtree.runtime.packed import total_bytes, uses_of
+from ddtree.templates.group import BUFFERS, ONE_SHOT, WORD, buffer_words
 from ddtree.templates.kernel import Workspace
 from ddtree.templates.program import distinct, tuning_of, with_buckets
 from ddtree.templates.render import tiles
@@ -29,7 +29,6 @@ from ddtree.templates.target import TARGETS, Target
 RESERVE = 50  # a fiftieth of the rest stays free: what is estimated, and the rounding of allocations
 DRIVER = 800_000_000  # bytes, estimate: CUDA context, kernels, and what the driver keeps of a card
 LAUNCH = 16_384  # bytes of a launch in a captured graph, estimate
-SLOTS = 3  # rotating buffers of an all-reduce; flags in the data double them
 FLOOR = 32_768  # positions that are worth fewer sequences, where neither is given
 ESTIMATES = ("comm buffers", "graphs", "driver", "reserve")
 
@@ -123,17 +122,9 @@ class Sizes:
         return sum(w.nbytes for w in found.values())
 
     def _comm(self) -> int:
-        """Buffers of collectives: every rank's rows with flags, in rotation; a gathered tensor twice."""
-        small = large = gathered = 0
-        for graph in self.graphs:
-            for op in graph.ops:
-                if isinstance(op, AllReduce) and op.x.shape[0] <= MAX_ROWS:
-                    small = max(small, op.x.nbytes)
-                elif isinstance(op, AllReduce):
-                    large = max(large, op.x.nbytes)
-                elif isinstance(op, AllGather):
-                    gathered = max(gathered, op.y.nbytes)
-        return 2 * SLOTS * self.model.ranks * small + 2 * large + 2 * gathered
+        """The rank's mailbox."""
+        ops = [op for graph in self.graphs for op in graph.ops if op.collective]
+        return BUFFERS * WORD * buffer_words(ops, ONE_SHOT // WORD) if ops else 0
 
 
 def pages_of(context: int) -> int:

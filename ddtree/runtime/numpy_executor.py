@@ -51,7 +51,7 @@ class NumpyExecutor:
         values: list[Arrays] = [{t.name: _typed(inputs[name], t) for name, t in g.inputs.items()} for g in self.graphs]
         for ops in zip(*(g.ops for g in self.graphs), strict=True):
             if ops[0].collective:
-                parts = [mine[op.x.name] for op, mine in zip(ops, values, strict=True)]  # type: ignore[attr-defined]
+                parts = [mine[op.x.name] for op, mine in zip(ops, values, strict=True)]
                 for op, rank, mine in zip(ops, self.ranks, values, strict=True):
                     _store(op, op.reference(run, **self._arrays(op, rank, mine) | {"x": parts}), mine)
                 continue

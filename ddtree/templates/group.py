@@ -12,6 +12,7 @@ from ddtree.templates.tiles.rowwise import ceil_div
 MOST_RANKS = 8
 BUFFERS = 3
 WORD = 16  # bytes
+ONE_SHOT = 64 << 10  # bytes of the longest message that goes to every rank as a whole, until a measurement says otherwise
 EMPTY = 0xFF  # every byte of a mailbox without a message
 STRUCT_BYTES = 192
 FAILED, MISSING = 32, 52  # offsets of `failed` and `missing` in the struct
@@ -26,14 +27,14 @@ def require_ranks(ranks: int) -> None:
 def buffer_words(ops: Iterable[Op], one_shot: int) -> int:
     """Words of one buffer of a mailbox, enough for the messages of all collectives among `ops` at full row capacity.
 
-    one_shot  words of the longest message that an all-reduce sends to every rank as a whole
+    one_shot  words of the longest message that an all-reduce ever sends to every rank as a whole
     """
     most = 1
     for op in ops:
         if isinstance(op, AllReduce | AllReduceAddRmsNorm):
             rows, vectors = op.x.shape[0], op.x.width // 8
             two = op.ranks * rows * ceil_div(vectors, op.ranks) + rows * vectors
-            most = max(most, op.ranks * min(one_shot, rows * vectors), two if rows * vectors > one_shot else 0)
+            most = max(most, op.ranks * min(one_shot, rows * vectors), two)
         elif isinstance(op, AllGather):
             most = max(most, op.ranks * op.x.nbytes // WORD)
     return most

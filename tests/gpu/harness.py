@@ -8,17 +8,20 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from cuda.bindings import driver as cu
 
 from ddtree.graph.op import Op
 from ddtree.graph.rows import RowTable
 from ddtree.runtime.cache import CompileCache
 from ddtree.runtime.compiler import KernelSource, compile_all
-from ddtree.runtime.cuda.driver import Device
+from ddtree.runtime.cuda.driver import Device, check
+from ddtree.runtime.cuda.group import Links, share_of
 from ddtree.runtime.cuda.module import Call, Function, load
 from ddtree.templates.kernel import Kernel
 from ddtree.templates.render import render
 from tests.ops.harness import Results, assert_same_bits
 from tests.ops.memory import OpMemory, RowsMemory
+from tests.ops.together import ONE_SHOT_FIELD, memories
 
 _MARGIN = 256  # bytes of poison before and after every buffer
 
@@ -75,8 +78,6 @@ class _Mirror:
                 array[...] = around[_MARGIN : _MARGIN + size].view(array.dtype).reshape(array.shape)
 
     def free(self) -> None:
-        from cuda.bindings import driver as cu
-
         for at in self.address.values():
             cu.cuMemFree(at - _MARGIN)
             self.device._allocations.remove(at - _MARGIN)
@@ -88,6 +89,8 @@ def gpu_runner(device: Device) -> Callable[..., Results]:
     def run(
         op: Op, inputs: dict[str, Any], rows: RowTable, *, tree: bool | None = None, tuning: dict[str, int] | None = None, **_: Any
     ) -> Results:  # fmt: skip
+        if op.collective:
+            return _together(device, op, inputs, rows)
         kernels = render(op, device.target, tree=rows.tree if tree is None else tree, tuning=tuning)
         memory = OpMemory(op, inputs, rows, tuple(k.tile for k in kernels))
         first = _launch(device, kernels, memory)
@@ -108,9 +111,7 @@ def _launch(device: Device, kernels: list[Kernel], memory: OpMemory) -> Results:
         for kernel in kernels:
             arguments = memory.arguments(kernel.tile)
             addresses = [
-                table
-                if arg.kind == "rows"
-                else mirror.add(array if arg.kind != "peers" else _peers(mirror, memory, arg.of))
+                table if arg.kind == "rows" else mirror.add(array)
                 for arg, array in zip(kernel.tile.args, arguments, strict=True)
             ]
             function = _function(device, kernel.source, kernel.name, _Key(kernel))
@@ -123,12 +124,38 @@ def _launch(device: Device, kernels: list[Kernel], memory: OpMemory) -> Results:
         mirror.free()
 
 
-def _peers(mirror: _Mirror, memory: OpMemory, field: str) -> np.ndarray:
-    """Every rank's buffer of a collective's input, as the GPU knows them."""
-    pointers = np.array([mirror.add(part.array) for part in memory.parts[field]], np.int64)
-    pointers.setflags(write=False)  # no result: it need not come back
-    mirror.keep.append(pointers)
-    return pointers
+def _together(device: Device, op: Any, inputs: dict[str, Any], rows: RowTable) -> Results:
+    """What every rank of a group that shares the GPU makes of a collective, in one shot and, by the same group, in two."""
+    (kernel,) = render(op, share_of(device.target, op.ranks), tree=rows.tree)
+    function = _function(device, kernel.source, kernel.name, _Key(kernel))
+    links = Links([device] * op.ranks, [op], one_shot=1 << 30)
+    ranks, made = memories(op, inputs, rows, kernel), []
+    streams = [check(cu.cuStreamCreate(cu.CUstream_flags.CU_STREAM_NON_BLOCKING), "a stream") for _ in ranks]
+    for one_shot in (1 << 30, 0):
+        for group in links.addresses:
+            device.write(group + ONE_SHOT_FIELD, np.array([one_shot], np.uint32))
+        mirrors = [_Mirror(device) for _ in ranks]
+        calls = []
+        for memory, mirror, group in zip(ranks, mirrors, links.addresses, strict=True):
+            memory.reset()
+            own = {"rows": mirror.add(_rows(mirror, memory.rows_memory)), "group": group}
+            host = memory.arguments(kernel.tile, np.zeros(1))
+            pairs = zip(kernel.tile.args, host, strict=True)
+            calls.append(Call(function, kernel.tile, [own.get(a.kind) or mirror.add(x) for a, x in pairs]))
+        device.synchronize()
+        for call, stream in zip(calls, streams, strict=True):
+            call.launch(stream, early=False)
+        for stream in streams:
+            check(cu.cuStreamSynchronize(stream), f"running {kernel.name}")
+        links.check(kernel.name)
+        for memory, mirror in zip(ranks, mirrors, strict=True):
+            mirror.fetch()
+            made.append(memory.results())
+            mirror.free()
+    for other in made[1:]:
+        for field, array in other.items():
+            assert_same_bits(array, made[0][field], f"{field} of another rank, or of one shot and two")
+    return made[0]
 
 
 def _rows(mirror: _Mirror, rows: RowsMemory) -> np.ndarray:

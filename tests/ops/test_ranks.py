@@ -47,7 +47,9 @@ def check_messages(
         inputs = {"x": parts(rng, RANKS, len(rows), WIDTH)}
         messages.append(memories(op, inputs, rows, kernel))
         wanted.append(reference(op, inputs, rows)["y"])
-    group.launch(kernel, messages, functools.partial(_module, mode=mode, mutation=mutation), schedule=schedule)
+    calls = [group.arguments(kernel.tile, ranks) for ranks in messages]
+    module = functools.partial(_module, mode=mode, mutation=mutation)
+    group.launch(kernel.tile, kernel.source, calls, module, schedule=schedule)
     group.check()
     for ranks, want in zip(messages, wanted, strict=True):
         for memory in ranks:
@@ -74,7 +76,8 @@ def test_a_group_goes_on_where_it_stopped() -> None:
         rows = decode_rows([3] * int(rng.integers(1, ROWS + 1)))
         inputs = {"x": parts(rng, RANKS, len(rows), WIDTH)}
         ranks = memories(op, inputs, rows, kernel)
-        group.launch(kernel, [ranks], load, schedule=SCHEDULES[message % len(SCHEDULES)])
+        schedule = SCHEDULES[message % len(SCHEDULES)]
+        group.launch(kernel.tile, kernel.source, [group.arguments(kernel.tile, ranks)], load, schedule=schedule)
         group.check()
         for memory in ranks:
             assert_same_bits(memory.results()["y"], reference(op, inputs, rows)["y"])
@@ -84,7 +87,7 @@ def run_without_the_last(group: Ranks, op: Op, kernel: Kernel) -> list[int]:
     """A message for which the last rank does not come; every rank's `missing`."""
     rows = decode_rows([3] * ROWS)
     ranks = memories(op, {"x": parts(np.random.default_rng(4), RANKS, ROWS, WIDTH)}, rows, kernel)
-    group.launch(kernel, [ranks[:-1]], load)
+    group.launch(kernel.tile, kernel.source, [group.arguments(kernel.tile, ranks[:-1])], load)
     assert all(group.word(rank, FAILED) for rank in range(RANKS)), "every rank is told, the late one too"
     return [group.word(rank, MISSING) for rank in range(RANKS)]
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from ddtree.graph.op import Op
 from ddtree.templates.group import BUFFERS, EMPTY, FAILED, MISSING, STRUCT_BYTES, WORD, buffer_words, pack_group
-from ddtree.templates.kernel import Kernel
+from ddtree.templates.kernel import Kernel, Tile
 from tests.emulator import SCHEDULES, Module, Schedule, guarded
 from tests.ops.memory import OpMemory
 
 ALWAYS, NEVER = 1 << 30, 0  # longest message of one shot, in words
 BLOCKS = 4  # of each rank
-TURN = 24  # offset of `turn` in the struct
+ONE_SHOT_FIELD, TURN = 12, 24  # offsets of `one_shot` and `turn` in the struct
 
 # The kernel of one rank as a function; its launches one after another, as in a stream. `buffers` only says what memory there is.
 _TOGETHER = """
@@ -49,37 +49,35 @@ class Ranks:
     def send_whole(self, words: int) -> None:
         """Messages of up to `words` words go in one shot."""
         for made in self.structs:
-            made[12:16].view(np.uint32)[0] = words
+            made[ONE_SHOT_FIELD : ONE_SHOT_FIELD + 4].view(np.uint32)[0] = words
 
     def launch(
         self,
-        kernel: Kernel,
-        messages: Sequence[Sequence[OpMemory]],
+        tile: Tile,
+        source: str,
+        messages: Sequence[Sequence[Sequence[np.ndarray | int]]],
         load: Callable[[str, str], Module],
         *,
         schedule: Schedule = SCHEDULES[0],
         delayed: bool = True,
     ) -> None:
-        """All ranks' launches of a kernel for several messages, one after another on each rank; `messages` holds the memory
-        of each rank for each message. `load` makes a module of a source and a kernel's name."""
-        tile = kernel.tile
+        """All ranks' launches of a kernel for several messages, one after another on each rank; `messages` holds the arguments,
+        arrays or addresses, of each rank for each message. `load` makes a module of a source and a kernel's name."""
         assert len(messages) == 1 or tile.grid[0] == 1, "launches of several blocks do not wait for one another here"
-        arguments = [
-            a
-            for memories in messages
-            for rank, memory in enumerate(memories)
-            for a in memory.arguments(tile, self.structs[rank])
-        ]
-        cells = guarded(np.array([a.ctypes.data for a in arguments], np.uint64))
+        arguments = [a for ranks in messages for one in ranks for a in one]
+        cells = guarded(np.array([a if isinstance(a, int) else a.ctypes.data for a in arguments], np.uint64))
         table = guarded(cells.ctypes.data + 8 * np.arange(len(cells), dtype=np.uint64))
-        known = {a.ctypes.data: a for a in (*arguments, *self.mailboxes)}
+        known = {a.ctypes.data: a for a in (*arguments, *self.mailboxes) if not isinstance(a, int)}
         extra = "".join(f", void* buffer{i}" for i in range(len(known)))
-        wrapper = _TOGETHER.format(threads=tile.block, name=kernel.name, buffers=extra)
-        made = load(kernel.source + wrapper, f"{kernel.name}_ranks")
-        made.launch(
-            f"{kernel.name}_ranks", (tile.grid[0], len(messages[0])), tile.block,
+        wrapper = _TOGETHER.format(threads=tile.block, name=tile.name, buffers=extra)
+        load(source + wrapper, f"{tile.name}_ranks").launch(
+            f"{tile.name}_ranks", (tile.grid[0], len(messages[0])), tile.block,
             [table, len(messages), len(tile.args), *known.values()], tile.smem, schedule, cooperative=True, delayed_copies=delayed,
         )  # fmt: skip
+
+    def arguments(self, tile: Tile, ranks: Sequence[OpMemory]) -> list[list[np.ndarray]]:
+        """The arguments of each rank for one message."""
+        return [memory.arguments(tile, self.structs[rank]) for rank, memory in enumerate(ranks)]
 
     def check(self) -> None:
         """Nobody gave up, all ranks are at the same message, and of each mailbox only the last message's buffer is in use."""
@@ -107,7 +105,7 @@ def emulate_ranks(
         group.send_whole(one_shot)
         for memory in ranks:
             memory.reset()
-        group.launch(kernel, [ranks], load, **options)
+        group.launch(kernel.tile, kernel.source, [group.arguments(kernel.tile, ranks)], load, **options)
         group.check()
         made += [memory.results() for memory in ranks]
     for other in made[1:]:

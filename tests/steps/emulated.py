@@ -101,16 +101,24 @@ def run_tile(tile: Tile, source: str, args: list[np.ndarray | int]) -> None:
 
 def emulated_decoder(model: Model, where: Folders | None = None, *, name: str = "compute_120f") -> Decoder:
     """A decoder whose every step is emulated kernels."""
-    where = where or folders(model, None, None)
-    builder, sequences = Builder(model), model.target.spec.decode.sequences
-    graphs: Sequence[StepGraph] = [build_step(model, step, 0, builder) for step in steps_of(model)]
+    where, builder = where or folders(model, None, None), Builder(model)
+    graphs = [build_step(model, step, 0, builder) for step in steps_of(model)]
+    shared, caches = rank_memory(model, graphs, where)
+    steps = {g.name: EmulatedStep(g, shared, target(name)) for g in graphs}
+    return make_decoder(model, steps, caches)
+
+
+def rank_memory(
+    model: Model, graphs: Sequence[StepGraph], where: Folders
+) -> tuple[dict[Place, np.ndarray], list[EmulatedCache]]:
+    """Weights and caches of one rank by place, and the caches by themselves."""
+    sequences = model.target.spec.decode.sequences
     weights = {n: w for g in graphs for n, w in g.weights().items()}
     shared = {p: guarded(_bits(a)) for p, a in pack_weights(graphs, read_weights(model, where, weights)).items()}
     caches = {n: EmulatedCache(c, kv_pages(model), sequences) for g in graphs for n, c in g.caches().items()}
     for n, c in caches.items():
         shared[Place("pages", n)], shared[Place("scratch", n)] = c.rows, c.scratch
-    steps = {g.name: EmulatedStep(g, shared, target(name)) for g in graphs}
-    return make_decoder(model, steps, list(caches.values()))
+    return shared, list(caches.values())
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

@@ -69,8 +69,9 @@ class Call:
         early.value.programmaticStreamSerializationAllowed = 1
         c.attrs, c.numAttrs = [early], 1
 
-    def launch(self, stream: Any) -> None:
-        """Put the kernel into the stream."""
-        self._config.hStream = stream
+    def launch(self, stream: Any, *, early: bool = True) -> None:
+        """Put the kernel into the stream. `early=False`: only when the one before has ended, so that no blocks take room that
+        other streams of the GPU wait for."""
+        self._config.hStream, self._config.numAttrs = stream, int(early)
         result = cu.cuLaunchKernelEx(self._config, self.function.handle, ctypes.addressof(self._table), 0)
         check(result, f"launching {self.tile.name}")
