@@ -94,8 +94,9 @@ class Costs:
 
     @property
     def table(self) -> np.ndarray:
-        """As the kernels read it: fp64, `verify`, then `draft`."""
-        return np.array([*self.verify, self.draft])
+        """As the kernels read it, fp64: `verify`, `draft`, and for each row capacity 1 / (both)."""
+        verify = np.array(self.verify)
+        return np.concatenate([verify, [self.draft], 1.0 / (verify + self.draft)])
 
 
 @dataclass(frozen=True)
@@ -194,8 +195,10 @@ class Policy:
 
     def _best(self, expected: np.ndarray, sequences: int) -> int:
         """The best number of nodes, the fewest of equal ones."""
-        ms = np.array([self.costs.at(sequences + n) for n in range(len(expected))]) + self.costs.draft
-        plain, best = self.costs.at(sequences), int(np.argmax(expected / ms))
+        places = [BUCKETS.index(bucket(sequences + n)) for n in range(len(expected))]
+        table, plain = self.costs.table, self.costs.at(sequences)
+        ms, inverse = table[places] + self.costs.draft, table[len(BUCKETS) + 1 :][places]
+        best = int(np.argmax(expected * inverse))
         if expected[best] * plain > ms[best] * sequences:
             return best
         return int(np.argmax(expected * plain - ms * sequences))

@@ -59,7 +59,7 @@ def budget_tiles(limits: Limits, row_bytes: int) -> dict[str, Tile]:
 
 def state_dtype(limits: Limits) -> np.dtype:
     """`struct BudgetState` (include/ddtree/budget_state.cuh)."""
-    arrays = [(name, np.float64, limits.depths) for name in ("hits", "mass")]
+    arrays = [(name, np.float64, limits.depths) for name in ("hits", "mass", "ratio")]
     slot = np.dtype([*arrays, *((name, np.int32) for name in ("walk", "full", "waiting"))], align=True)
     scalars = [(name, np.float64) for name in ("lost", "ms", "expected")]
     counters = [(name, np.int32) for name in ("draft", "waited", "rows", "bucket", "take_in")]
@@ -69,5 +69,5 @@ def state_dtype(limits: Limits) -> np.dtype:
 def first_state(limits: Limits) -> np.ndarray:
     """[1] of state_dtype: nothing is known, and the first round drafts."""
     state = np.zeros(1, state_dtype(limits))
-    state["draft"] = 1
+    state["draft"], state["slot"]["ratio"] = 1, 1
     return state

@@ -45,7 +45,7 @@ def test_costs_lie_on_straight_lines() -> None:
     costs = Costs.of({1: 1.0, 16: 4.0, 64: 10.0}, 0.5)
     assert costs.at(1) == 1 and costs.at(16) == 4 and costs.at(64) == 10
     assert costs.at(4) == pytest.approx(1.6) and costs.at(3) == costs.at(4) and costs.at(33) == costs.at(48) == 8
-    assert costs.table.tolist() == [*costs.verify, 0.5] and len(costs.verify) == len(BUCKETS)
+    assert costs.table.tolist() == [*costs.verify, 0.5, *(1 / (ms + 0.5) for ms in costs.verify)]
 
 
 def brute_force(costs: Costs, trees: dict[int, DraftTree]) -> tuple[float, float]:

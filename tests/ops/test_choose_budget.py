@@ -70,10 +70,11 @@ def modules(
 
 
 @cache
-def join_module(sequences: int, depths: int) -> Module:
+def join_module(sequences: int, depths: int, change: Change | None = None) -> Module:
     """A kernel that calls what the loop's own kernel calls when a sequence joins."""
     body = f"join(ddtree::BudgetState<{depths}, {sequences}>* state, int slot) {{ ddtree::join_budget(state, slot); }}"
-    return Module(f'#include "ddtree/budget_state.cuh"\nKERNEL(1)\n{body}\n', ["join"])
+    folders = [changed_headers(*change)] if change else []
+    return Module(f'#include "ddtree/budget_state.cuh"\nKERNEL(1)\n{body}\n', ["join"], include_dirs=folders)
 
 
 class Kernels:
@@ -81,6 +82,7 @@ class Kernels:
 
     def __init__(self, shape: Limits, costs: Costs, schedule: Schedule, mode: str, change: Change | None) -> None:
         self.limits, self.schedule = shape, schedule
+        self.joining = join_module(shape.sequences, shape.depths, change)
         self.modules = modules(shape.sequences, shape.depths, mode, change)
         n, k = shape.sequences, shape.nodes
         self.places = {
@@ -101,7 +103,7 @@ class Kernels:
 
     def join(self, slot: int) -> None:
         """A sequence joins in a slot."""
-        join_module(self.limits.sequences, self.limits.depths).launch("join", 1, 1, [self.places["budget_state"], slot])
+        self.joining.launch("join", 1, 1, [self.places["budget_state"], slot])
 
     def launch(self, name: str, slots: list[int]) -> None:
         order = guarded(np.array(slots, np.int32))
@@ -173,6 +175,8 @@ def same_lesson(device: Kernels, host: Policy) -> None:
     state = device.state
     assert state["slot"]["hits"].tobytes() == host.hits.tobytes()
     assert state["slot"]["mass"].tobytes() == host.mass.tobytes()
+    factors = np.stack([host.factors(s)[1:] for s in range(len(host.hits))])
+    assert np.multiply.accumulate(state["slot"]["ratio"], axis=-1).tobytes() == factors.tobytes()
     assert (state["slot"]["walk"] - 1).tolist() == host.walk.tolist()
     assert state["lost"] == host.lost and bool(state["draft"]) == host.drafts
 
@@ -271,9 +275,14 @@ def test_a_gpu_decides_as_the_host(sequences: int, depths: int) -> None:
 
 
 MUTATIONS = [
-    ("theirs == least[at] && other < mine", "theirs == least[at] && other > mine"),
-    ("for (int before = 1; before < at % nodes; ++before)", "for (int before = 1; before < 1; ++before)"),
-    ("chance[at] = p < 1. ? p : 1.;", "chance[at] = p;"),
+    ("least[at], other < mine)", "least[at], other > mine)"),
+    ("theirs > key || (equal && theirs == key)", "theirs > key"),
+    ("ratio = 1.;", "ratio = 0.;"),
+    ("costs[Config::capacities + 1 + bucket]", "costs[Config::capacities + bucket]"),
+    ("__dadd_rn(kPrior, slot->hits[depth]) /", "slot->hits[depth] /"),
+    ("back = at % nodes - 1; back > 0", "back = at % nodes - 1; back > 64"),
+    ("bitcast<u64>(p < 1. ? p : 1.) + 1", "bitcast<u64>(p) + 1"),
+    ("bitcast<u64>(p < 1. ? p : 1.) + 1", "bitcast<u64>(p < 1. ? p : 1.)"),
     ("total = min(total, most - active);", "total = min(total, most);"),
     ("in && key == largest) atomicMin", "in && key == largest) atomicMax"),
     ("return pays ? best :", "return true ? best :"),

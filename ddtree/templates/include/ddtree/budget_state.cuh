@@ -1,4 +1,4 @@
-// What `budget: auto` keeps between rounds, in device memory: zeros, and `draft` = 1, at first. templates/budget.py has its
+// What `budget: auto` keeps between rounds, in device memory: zeros at first, but 1 for `draft` and every `ratio`. templates/budget.py has its
 // layout for the host. See choose_budget.cuh and pending.cuh.
 #pragma once
 #include "ddtree/prims.cuh"
@@ -8,6 +8,7 @@ namespace ddtree {
 template <int DEPTHS>
 struct BudgetSlot {
     double hits[DEPTHS], mass[DEPTHS];   // children of accepted nodes by depth: accepted, and expected; decayed
+    double ratio[DEPTHS];                // (kPrior + hits) / (kPrior + mass)
     int walk;                            // node of the last tree that the tokens have reached, plus 1; 0: they left it
     int full;                            // nodes of that tree
     int waiting;                         // committed rows whose features the drafter has not taken in
@@ -36,6 +37,7 @@ constexpr int kProbe = 16;
 template <int DEPTHS, int SEQUENCES>
 DEVICE void join_budget(BudgetState<DEPTHS, SEQUENCES>* state, int slot) {
     state->slot[slot] = {};
+    for (double& ratio : state->slot[slot].ratio) ratio = 1.;
     state->lost = 0.;
     state->draft = 1;
     state->waited = 0;

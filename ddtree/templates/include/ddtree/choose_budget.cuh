@@ -5,7 +5,8 @@
 //   settle_budget   after accept: follows each tree by the new tokens, books what drafting lost, decides on the next draft
 //
 //   active, slots  how many sequences the round has, and their slots in row order
-//   costs          [capacities + 1] fp64 milliseconds: everything after the draft for each row capacity, then a draft
+//   costs          fp64 (Costs.table): milliseconds of everything after the draft for each row capacity, of a draft, and for
+//                  each row capacity the inverse of both together
 //   node_*, count  build_tree's outputs for trees at their largest, [sequences, nodes] and [sequences]; they must stay until
 //                  the next draft. choose_budget replaces `count` by the rows that the round verifies, the root included
 //   emitted, length  accept's outputs
@@ -57,29 +58,37 @@ DEVICE void calibrate(const BudgetSlot<DEPTHS>& slot, double* factor) {
     factor[0] = 1.;
 #pragma unroll 1
     for (int d = 0; d < DEPTHS; ++d)
-        factor[d + 1] = __dmul_rn(factor[d], __dadd_rn(kPrior, slot.hits[d]) / __dadd_rn(kPrior, slot.mass[d]));
+        factor[d + 1] = __dmul_rn(factor[d], slot.ratio[d]);
+}
+
+// How many of a slot's nodes come before one of another slot: keys above its own, or equal ones too. A row of keys falls, and
+// ends with 0 where there is no node.
+DEVICE int before(const u64* row, int nodes, u64 key, bool equal) {
+    int low = 1, high = nodes;
+#pragma unroll 1
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        const u64 theirs = row[middle];
+        if (theirs > key || (equal && theirs == key)) low = middle + 1;
+        else high = middle;
+    }
+    return low - 1;
 }
 
 // Place of a node in the order in which nodes join the round: by the least probability on the way to it, then by slot.
-// `least` has a row of `nodes` for each active slot, -1 where there is no node.
-DEVICE int place_of(const double* least, int active, int nodes, int at) {
+DEVICE int place_of(const u64* least, int active, int nodes, int at) {
     const int mine = at / nodes;
     int place = at % nodes - 1;   // a slot's own nodes are in order already
 #pragma unroll 1
-    for (int other = 0; other < active; ++other) {
-        if (other == mine) continue;
-#pragma unroll 1
-        for (int n = 1; n < nodes; ++n) {
-            const double theirs = least[other * nodes + n];
-            place += theirs > least[at] || (theirs == least[at] && other < mine);
-        }
-    }
+    for (int other = 0; other < active; ++other)
+        if (other != mine) place += before(least + other * nodes, nodes, least[at], other < mine);
     return place;
 }
 
+// A node's probability as an integer of the same order, plus 1; 0 where there is no node. Slow fp64 units compare nothing.
 template <class Config>
 struct ChooseShared {
-    double chance[Config::sequences * Config::nodes], least[Config::sequences * Config::nodes];
+    u64 key[Config::sequences * Config::nodes], least[Config::sequences * Config::nodes];
     double factor[Config::sequences * (Config::depths + 1)], sum[64];
     int place[Config::sequences * Config::nodes], size[Config::sequences];
 };
@@ -89,13 +98,15 @@ template <class Config>
 DEVICE int best_size(const double* costs, const double* sum, int active, int total, double plain) {
     const int n = threadIdx.x;
     const bool in = n <= total;
-    double expected = 0., ms = 1.;
+    double expected = 0., ms = 0., rate = 0.;
     if (in) {
+        const int bucket = Config::buckets::index(active + n);
         expected = __dadd_rn(double(active), n > 0 ? sum[n - 1] : 0.);
-        ms = __dadd_rn(costs[Config::buckets::index(active + n)], costs[Config::capacities]);
+        ms = __dadd_rn(costs[bucket], costs[Config::capacities]);
+        rate = __dmul_rn(expected, costs[Config::capacities + 1 + bucket]);
     }
     const double earned = __dmul_rn(expected, plain), spent = __dmul_rn(ms, double(active));
-    const int best = first_largest<Config::threads>(expected / ms, in);
+    const int best = first_largest<Config::threads>(rate, in);
     const bool pays = __syncthreads_or(n == best && earned > spent);
     return pays ? best : first_largest<Config::threads>(__dadd_rn(earned, -spent), in);
 }
@@ -107,7 +118,7 @@ DEVICE void choose_budget(const int* __restrict__ sequences, const int* __restri
     static_assert(nodes <= most && threads > most, "a thread for each size");
     static_assert(sizeof(ChooseShared<Config>) == Config::smem, "what the launch gives");
     DYN_SMEM(memory);
-    auto& [chance, least, factor, sum, place, size] = *reinterpret_cast<ChooseShared<Config>*>(memory);
+    auto& [key, least, factor, sum, place, size] = *reinterpret_cast<ChooseShared<Config>*>(memory);
     pdl_launch_dependents();
     pdl_wait();
     const int thread = threadIdx.x, active = *sequences, entries = active * nodes;
@@ -128,24 +139,24 @@ DEVICE void choose_budget(const int* __restrict__ sequences, const int* __restri
 #pragma unroll 1
     for (int at = thread; at < entries; at += threads) {
         const int i = at / nodes, n = at % nodes, slot = slots[i], node = slot * nodes + n;
-        chance[at] = -1.;
+        key[at] = 0;
         if (!draft || n == 0 || n >= count[slot]) continue;
         const double p = __dmul_rn(exponential(node_score[node]), factor[i * (depths + 1) + node_depth[node]]);
-        chance[at] = p < 1. ? p : 1.;
+        key[at] = bitcast<u64>(p < 1. ? p : 1.) + 1;
     }
     __syncthreads();
 #pragma unroll 1
     for (int at = thread; at < entries; at += threads) {
-        double p = chance[at];
-#pragma unroll 1
-        for (int before = 1; before < at % nodes; ++before) p = min(p, chance[at - before]);
-        least[at] = p;
+        u64 smallest = key[at];
+#pragma unroll 4
+        for (int back = at % nodes - 1; back > 0; --back) smallest = min(smallest, key[at - back]);
+        least[at] = smallest;
     }
     __syncthreads();
 #pragma unroll 1
     for (int at = thread; at < entries; at += threads) {
-        place[at] = chance[at] < 0. ? most : place_of(least, active, nodes, at);
-        if (place[at] < total) sum[place[at]] = chance[at];
+        place[at] = key[at] == 0 ? most : place_of(least, active, nodes, at);
+        if (place[at] < total) sum[place[at]] = bitcast<double>(key[at] - 1);
     }
     __syncthreads();
 #pragma unroll 1
@@ -206,6 +217,7 @@ DEVICE void follow(const int* node_token, const int* node_parent, const int* nod
         if (any && lane == 0) {
             slot->hits[depth] = __dadd_rn(__dmul_rn(kDecay, slot->hits[depth]), walk >= 0 ? 1. : 0.);
             slot->mass[depth] = __dadd_rn(__dmul_rn(kDecay, slot->mass[depth]), mass);
+            slot->ratio[depth] = __dadd_rn(kPrior, slot->hits[depth]) / __dadd_rn(kPrior, slot->mass[depth]);
         }
     }
     __syncwarp();
