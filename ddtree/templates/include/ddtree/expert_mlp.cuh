@@ -1,4 +1,5 @@
 // Mixture of experts: y[r] = sum over slots j of gates[r][j] * expert[ids[r][j]](x[r]) + shared(x[r]), in four launches.
+// For prompt rows, bf16 experts and widths that one launch cannot do; generated rows mostly have expert_decode.cuh.
 //
 //   group     ids -> the list of row tiles: an expert with up to 64 of the rows that chose it          one block
 //   gate_up   act = silu(gate x) * (up x), fp32, rounded to bf16          a block: 8 gate and 8 up rows of an expert x a tile
