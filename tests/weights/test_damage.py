@@ -105,6 +105,24 @@ def index(change: Callable[[Table], None]) -> Callable[[Path], None]:
     return apply
 
 
+def missing(folder: Path) -> None:
+    """A tensor that index and shard name otherwise than the YAML."""
+    other = NORM.replace("input_", "in_")
+    rename(NORM, other)(folder)
+    index(lambda table: table["weight_map"].update({other: table["weight_map"].pop(NORM)}))(folder)
+
+
+def extra(folder: Path) -> None:
+    """A tensor that no weight of the YAML wants."""
+
+    def change(table: Table, data: bytearray) -> None:
+        table["language_model.q"] = {"dtype": "BF16", "shape": [4], "data_offsets": [len(data), len(data) + 8]}
+        data.extend(bytes(8))
+
+    rewrite(folder / SECOND, change)
+    index(lambda table: table["weight_map"].update({"language_model.q": SECOND}))(folder)
+
+
 def config(folder: Path) -> None:
     file = folder / "config.json"
     file.write_text(file.read_text().replace('"hidden_size": 256', '"hidden_size": 512'))
@@ -118,6 +136,8 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "index leads outside": (index(lambda t: t["weight_map"].update({NORM: "../x"})), "inside the folder, found '../x'"),
     "shard missing": (lambda f: (f / SECOND).unlink(), f"shard '{SECOND}' is missing; complete the download"),
     "shard of another revision": (rename(NORM, NORM.replace("input_", "in_")), f"'{NORM}' is in the index but not in the shard"),
+    "tensor missing": (missing, f"tensor '{NORM}' of weight"),
+    "tensor extra": (extra, "tensor 'language_model.q' (BF16 [4]) belongs to no weight of the YAML"),
     "shard of another model": (reshape, f"tensor '{EXPERT}_packed': expected I32"),
     "dtype of another model": (edit(NORM, dtype="F16"), f"tensor '{NORM}': expected BF16"),
     "unknown dtype": (edit(NORM, dtype="Q4"), f"tensor '{NORM}': expected a dtype of"),
