@@ -184,10 +184,13 @@ def stream_weights(
             checkpoint = open_checkpoint(source, folder, [u[0].weight for u in mine.values()])
             reads = checkpoint.match([u[0].weight for u in mine.values()])
             opened.append((what, checkpoint, jobs_of(reads, mine, sorted(sinks))))
+    rearranged = all(sink.rearranges for sink in sinks.values())
+    for use in (use for of_weight in uses.values() for use in of_weight if rearranged):
+        orders(use)  # learnt here, once; in the threads each would learn them for itself
     for destination in destinations(uses):
         for sink in sinks.values():
             sink.allocate(destination.places, destination.nbytes)
     for what, checkpoint, jobs in opened:
         with OpenFiles(checkpoint, (read.entry for job in jobs for read in job.reads)) as files:
-            work = partial(prepare, files=files, rearranged=all(sink.rearranges for sink in sinks.values()))
+            work = partial(prepare, files=files, rearranged=rearranged)
             run(jobs, work, sinks, progress, what=what, workers=workers, memory=memory)
