@@ -9,14 +9,15 @@ import numpy as np
 from ddtree.graph.op import OpError
 from ddtree.graph.tensor import DType, Tensor, Weight
 from ddtree.templates.kernel import Arg, Workspace
-from ddtree.templates.target import Target
+from ddtree.templates.target import RESERVED, Target
 from ddtree.templates.tiles.rowwise import ceil_div
 
 TILE = 16  # weight rows of an mma
 STEP = 32  # columns of two mma's: 16 contiguous bytes of x a lane
-MAX_SLICES = 16
-RING = 96 * 1024  # bytes: fills an SM of the smallest target
-SHARED_RING = RING // 2  # bytes: two blocks share an SM, and the next kernel's weights arrive beside this one's
+MAX_SLICES = 8
+LONG = 128  # steps of a sum that is worth sharing among blocks
+MANY_ROWS, FEW_SLICES = 16_384, 2  # so many weight rows keep the memory busy without more slices
+RING = 98 * 1024  # bytes: fills an SM of the smallest target
 
 
 def require_bf16(*operands: Tensor | Weight) -> None:
@@ -40,6 +41,7 @@ class Product:
     batch: int = 1
     x_batch: int = 0
     y_batch: int = 0
+    slices: int = 0  # of the sum over `inner`; 0: what the shape of the weight says
 
     def __post_init__(self) -> None:
         for name in ("out", "inner", "x_stride", "y_stride", "x_batch", "y_batch"):
@@ -47,11 +49,14 @@ class Product:
                 raise OpError(
                     f"{name} = {getattr(self, name)} must be a multiple of 8, the bf16 elements of a 16-byte access"
                 )
+        if not self.slices:
+            most = FEW_SLICES if self.out >= MANY_ROWS else MAX_SLICES
+            object.__setattr__(self, "slices", min(self._most_slices, most))
 
     @property
-    def slices(self) -> int:
-        """Slices of the sum over `inner`: a power of two with at least four steps each, where padding to whole slices
-        costs at most a sixteenth of the bytes. The weight's shape alone decides, so a row's bits never change."""
+    def _most_slices(self) -> int:
+        """A power of two of slices with at least four steps each, where padding to whole slices costs at most a sixteenth of
+        the bytes. The weight's shape alone decides, so a row's bits never change."""
         steps = ceil_div(self.inner, STEP)
         slices = MAX_SLICES
         while slices > 1 and (steps < 4 * slices or (ceil_div(steps, slices) * slices - steps) * 16 > steps):
@@ -60,8 +65,8 @@ class Product:
 
     @property
     def steps(self) -> int:
-        """Steps of 32 columns, padded to whole slices."""
-        return ceil_div(ceil_div(self.inner, STEP), self.slices) * self.slices
+        """Steps of 32 columns, padded to whole slices; of `inner` alone."""
+        return ceil_div(ceil_div(self.inner, STEP), self._most_slices) * self._most_slices
 
     @property
     def tiles(self) -> int:
@@ -88,10 +93,12 @@ class Launch:
     """How a product is divided among blocks and warps. It decides speed, not bits, as long as `slices` is the same.
 
     rows        row capacity
-    slices      slices of the sum
-    m_tiles     16-row weight tiles of a block          n_tiles     tiles of eight rows of x of a block
-    warps       warps of a block, each its own slices   sequential  slices of a warp, one after the other
-    split       blocks that share an output tile        stages      steps in flight in each warp's ring
+    slices      slices of the sum                       sequential  slices of a warp, one after the other
+    m_tiles     16-row weight tiles of a warp           n_tiles     tiles of eight rows of x of a block
+    team        warps on the same slices                warps       teams of a block, each its own slices
+    split       blocks that share an output tile        bite        steps of a copy
+    stages      bites of weights in flight in each warp's ring
+    x_stages    bites of x in each team's ring; 0: x goes to registers
     """
 
     product: Product
@@ -99,10 +106,18 @@ class Launch:
     slices: int
     m_tiles: int
     n_tiles: int
+    team: int
     warps: int
     sequential: int
     split: int
+    bite: int
     stages: int
+    x_stages: int
+
+    @property
+    def block_tiles(self) -> int:
+        """16-row weight tiles of a block."""
+        return self.m_tiles * self.team
 
     @property
     def groups(self) -> int:
@@ -112,7 +127,7 @@ class Launch:
     @property
     def row_blocks(self) -> int:
         """Groups of weight rows."""
-        return ceil_div(self.product.tiles, self.m_tiles)
+        return ceil_div(self.product.tiles, self.block_tiles)
 
     @property
     def grid(self) -> tuple[int, int, int]:
@@ -122,20 +137,22 @@ class Launch:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * self.warps
+        return 32 * self.team * self.warps
 
     @property
     def smem(self) -> int:
-        """Dynamic shared memory of a block: the rings, then the sums of the warps in their place."""
-        ring = self.stages * self.warps * stage_bytes(self.m_tiles, self.n_tiles)
-        sums = self.warps * 8 * self.n_tiles * (TILE * self.m_tiles + 4) * 4
-        return max(ring, sums)
+        """Dynamic shared memory of a block: the rings, then the sums of the teams in their place."""
+        weights = self.team * self.stages * (self.m_tiles * self.bite * 1024 + 8)
+        x = self.x_stages * self.n_tiles * self.bite * 512
+        sums = 8 * self.n_tiles * (TILE * self.block_tiles + 4) * 4
+        return self.warps * max(weights + x, sums)
 
     @property
     def suffix(self) -> str:
         """Names the launch in a kernel's name."""
         return (
-            f"m{self.m_tiles}n{self.n_tiles}_{self.slices}s{self.split}x{self.warps}x{self.sequential}_r{self.stages}"
+            f"m{self.m_tiles}x{self.team}n{self.n_tiles}_{self.slices}s{self.split}x{self.warps}x{self.sequential}"
+            f"_b{self.bite}r{self.stages}x{self.x_stages}"
         )
 
     def constants(self) -> dict[str, int | float | bool | str]:
@@ -144,81 +161,105 @@ class Launch:
         return {
             "out": p.out, "inner": p.inner, "x_stride": p.x_stride, "y_stride": p.y_stride,
             "x_batch": p.x_batch, "y_batch": p.y_batch, "steps": p.steps, "slices": self.slices,
-            "m_tiles": self.m_tiles, "n_tiles": self.n_tiles, "warps": self.warps, "sequential": self.sequential,
-            "split": self.split, "stages": self.stages,
+            "m_tiles": self.m_tiles, "n_tiles": self.n_tiles, "team": self.team, "warps": self.warps,
+            "sequential": self.sequential, "split": self.split, "bite": self.bite, "stages": self.stages,
+            "x_stages": self.x_stages,
         }  # fmt: skip
 
-    def workspace(self) -> tuple[Workspace, ...]:
-        """Shares of the blocks of a split, and how many of them have arrived."""
+    def workspace(self, row_blocks: int = 0) -> tuple[Workspace, ...]:
+        """Sums that the blocks of a split give each other; for `row_blocks` where products share a launch."""
         if self.split == 1:
             return ()
-        outputs = self.groups * self.row_blocks * self.product.batch
-        shares = outputs * self.split * 8 * self.n_tiles * TILE * self.m_tiles * 4
-        return Workspace("partial", shares), Workspace("arrived", outputs * 4)
+        outputs = self.groups * (row_blocks or self.row_blocks) * self.product.batch
+        shares = outputs * self.split * 8 * self.n_tiles * TILE * self.block_tiles * 4
+        return (Workspace("partial", shares, fill=0xFF),)
 
     def workspace_args(self) -> tuple[Arg, ...]:
         """The kernel arguments that belong to `workspace`."""
         return tuple(Arg("workspace", w.name) for w in self.workspace())
 
 
-def stage_bytes(m_tiles: int, n_tiles: int) -> int:
-    """One step of one warp: weights and rows of x."""
-    return (2 * m_tiles + n_tiles) * 512
-
-
-def decode_launch(product: Product, rows: int, target: Target, stages: int | None, may_split: bool) -> Launch:
-    """For up to 64 rows. The rules follow timings on an H200 at the shapes of one rank of a 61-layer model with 1, 8, 16,
-    32 and 64 rows (docs/performance.md)."""
-    if may_split and product.batch == 1 and target.sms // 2 <= product.tiles < 4 * target.sms:
-        return medium_launch(product, rows, target, stages)
-    slices, tiles = product.slices, product.tiles * product.batch
-    many = tiles >= target.sms
-    n_tiles = min(8 if many else 4, ceil_div(rows, 8))
-    split = 1
-    if many:
-        warps = min(8, slices) if n_tiles < 4 else max(1, slices // 2)
-    else:
-        warps = min(16 if n_tiles == 1 or (n_tiles == 2 and tiles >= 64) or not may_split else 8, slices)
-        split = slices // warps
-        while may_split and tiles * split < target.sms // 4 and split < slices:  # a split costs about a microsecond
-            split *= 2
-        warps = min(warps, slices // split)
-    pairs = ceil_div(product.tiles, 2) * product.batch * split
-    m_tiles = 2 if pairs >= target.sms // 2 and 2 * warps * stage_bytes(2, n_tiles) <= RING else 1
-    sequential = slices // (warps * split)
-    chain = product.steps // slices * sequential
-    stage = warps * stage_bytes(m_tiles, n_tiles)
-    ring = SHARED_RING if many and SHARED_RING // stage >= (2 if chain <= 10 else 3) else RING
+def fitted(
+    product: Product, rows: int, *, slices: int = 0, m_tiles: int, n_tiles: int, team: int = 1, warps: int, split: int = 1,
+    bite: int, x_stages: int = 0, most: int = 64, stages: int | None = None,
+) -> Launch:  # fmt: skip
+    """A launch with the longest bites, of at most `bite` steps, of which two or all fit into a block, and rings as deep as
+    fit, `most` bites at most."""
+    slices = slices or product.slices
+    sequential, chain = slices // (warps * split), product.steps // slices
+    for steps in range(bite, 0, -1):
+        whole = chain * sequential // steps
+        left = RING // warps - x_stages * n_tiles * steps * 512
+        deep = min(left // (team * (m_tiles * steps * 1024 + 8)), whole, most)
+        if chain % steps == 0 and deep >= min(2, whole):
+            break
     return Launch(
-        product, rows, slices, m_tiles, n_tiles, warps, sequential, split, min(stages or ring // stage, chain)
+        product, rows, slices, m_tiles, n_tiles, team, warps, sequential, split, steps, stages or max(1, deep), x_stages
     )
 
 
-def medium_launch(product: Product, rows: int, target: Target, stages: int | None) -> Launch:
-    """For a weight of half a tile to four tiles an SM: most linears of a rank.
+def decode_launch(product: Product, rows: int, target: Target, stages: int | None, may_split: bool) -> Launch:
+    """For up to 64 rows. The rules follow timings on an H200 of 2,500 launches at the shapes of one rank of a 61-layer model
+    with 1 to 64 rows (docs/performance.md).
 
-    Up to 16 rows the weight alone counts, and every SM should have a block. From there on x is read from L2 once for every
-    block, so that blocks take two tiles; a sum over two blocks then keeps all SMs busy.
+    Up to 16 rows the weight alone counts: every SM has a block whose warps divide the sum. From there on x, which every block
+    reads from L2, counts as much: blocks take as many weight rows as keep all SMs busy, and share long sums.
     """
-    slices, tiles, n_tiles = product.slices, product.tiles, ceil_div(rows, 8)
-    whole = slices == MAX_SLICES  # a long sum, which blocks may share
-    if n_tiles <= 2:
-        m_tiles = 2 if 2 * ceil_div(tiles, 2) >= 3 * target.sms else 1
-        split = 2 if whole and tiles < target.sms * 2 // 3 else 1
-        warps = min(slices // split, 16)
-    elif whole:
-        m_tiles, warps = 2, 8
-        split = 2 if n_tiles > 4 or ceil_div(tiles, 2) < target.sms * 3 // 4 else 1
-    else:
-        few = tiles < target.sms
-        n_tiles = min(n_tiles, 4) if few else n_tiles
-        m_tiles, split = 1 if few else 2, 1
-        warps = min(slices, 8 if n_tiles <= 4 else 4)
-    sequential = slices // (warps * split)
-    fit = RING // (warps * stage_bytes(m_tiles, n_tiles))
-    return Launch(
-        product, rows, slices, m_tiles, n_tiles, warps, sequential, split, min(stages or fit, product.steps // slices * sequential)
-    )  # fmt: skip
+    tiles, slices, n_tiles = product.tiles, product.slices, ceil_div(rows, 8)
+    if product.out >= MANY_ROWS:
+        return _many_rows(product, rows, target, stages)
+    if product.batch > 1:
+        n_tiles = min(n_tiles, 4) if slices > 1 else n_tiles
+        x_stages, bite = (0, 4) if n_tiles == 1 else (3, 2)
+        return fitted(product, rows, m_tiles=1, n_tiles=n_tiles, team=2 if slices > 1 else 4, warps=min(4, slices), bite=bite,
+                      x_stages=x_stages, stages=stages)  # fmt: skip
+    long = may_split and slices == MAX_SLICES and product.steps >= LONG
+    if long and n_tiles >= 2 and tiles <= target.sms * (1 if n_tiles == 2 else 3):
+        return _shared_sum(product, rows, target, stages)
+    if 2 * tiles >= 3 * target.sms:
+        return _large(product, rows, stages)
+    x_stages, bite = ((0, 4), (3, 2), (2, 1))[min(n_tiles, 3) - 1]
+    n_tiles = min(4, n_tiles)
+    return fitted(product, rows, m_tiles=1, n_tiles=n_tiles, warps=slices, bite=bite, x_stages=x_stages, stages=stages)
+
+
+def _many_rows(product: Product, rows: int, target: Target, stages: int | None) -> Launch:
+    """A head: each block takes its share of the weight rows, so that all end together. With many rows of x one block fills an
+    SM, and x is read once an SM."""
+    n_tiles = ceil_div(rows, 8)
+    m_tiles, most_team = (1, 8) if n_tiles <= 2 else (2, 6)
+    blocks = target.sms * (target.shared // (RING + RESERVED) if n_tiles <= 2 else 1)
+    team = min(most_team, ceil_div(ceil_div(product.tiles, blocks), m_tiles))
+    x_stages, bite = ((0, 4), (0, 2), (3, 1))[min(n_tiles, 3) - 1]
+    return fitted(product, rows, m_tiles=m_tiles, n_tiles=n_tiles, team=team, warps=product.slices, bite=bite,
+                  x_stages=x_stages, stages=stages)  # fmt: skip
+
+
+def _shared_sum(product: Product, rows: int, target: Target, stages: int | None) -> Launch:
+    """A long sum over four blocks, with as few weight tiles a block as let all blocks be resident: x is read from L2 once
+    for every block's tiles, and a block reads a quarter of it."""
+    split, n_tiles = 4, ceil_div(rows, 8)
+    tiles = ceil_div(product.tiles * split, target.sms)
+    m_tiles = 1 if tiles <= (4 if n_tiles <= 4 else 3) else 3 if tiles == 9 and n_tiles <= 4 else 2
+    made = [
+        fitted(product, rows, m_tiles=m_tiles, n_tiles=n_tiles, team=ceil_div(tiles, m_tiles), warps=product.slices // split,
+               split=split, bite=bite, x_stages=x_stages, stages=stages)
+        for bite, x_stages in ((4, 3), (2, 4))
+    ]  # fmt: skip
+    return made[0] if made[0].bite > 2 else made[1]
+
+
+def _large(product: Product, rows: int, stages: int | None) -> Launch:
+    """More tiles than SMs and sums that are not worth sharing."""
+    n_tiles, slices = ceil_div(rows, 8), product.slices
+    if n_tiles <= 2:  # two bites in each ring leave room for the next kernel's blocks
+        bite = 4 if n_tiles == 1 else 3
+        return fitted(product, rows, m_tiles=2, n_tiles=n_tiles, warps=slices, bite=bite, most=2, stages=stages)
+    if n_tiles <= 4:
+        return fitted(product, rows, m_tiles=4, n_tiles=n_tiles, warps=slices, bite=1, x_stages=2, stages=stages)
+    return fitted(
+        product, rows, m_tiles=2, n_tiles=n_tiles, team=2, warps=min(4, slices), bite=1, x_stages=3, stages=stages
+    )
 
 
 def prefill_launch(product: Product, rows: int, target: Target, stages: int | None) -> Launch:
@@ -234,11 +275,10 @@ def prefill_launch(product: Product, rows: int, target: Target, stages: int | No
     m_tiles = 4
     while m_tiles > 1 and ceil_div(product.tiles, m_tiles) * groups < target.sms // 2:
         m_tiles //= 2
-    stage = slices * stage_bytes(m_tiles, n_tiles)
-    ring = RING if large or 2 * stage > SHARED_RING else SHARED_RING
-    return Launch(
-        product, rows, slices, m_tiles, n_tiles, slices, 1, 1, min(stages or ring // stage, product.steps // slices)
-    )
+    return fitted(
+        product, rows, slices=slices, m_tiles=m_tiles, n_tiles=n_tiles, warps=slices, bite=1,
+        x_stages=3 if large else 2, stages=stages,
+    )  # fmt: skip
 
 
 def launch(

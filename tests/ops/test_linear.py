@@ -7,6 +7,9 @@ differ by some 1e-6 (`atol`); that moves few of them over a bf16 rounding bounda
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,8 +17,8 @@ import pytest
 from ddtree.graph.op import Op, OpError
 from ddtree.graph.ops import Linear
 from ddtree.graph.rows import RowTable
-from ddtree.templates.product import RING, Product, launch
-from ddtree.templates.target import TARGETS
+from ddtree.templates.product import MANY_ROWS, RING, Launch, Product, fitted, launch
+from ddtree.templates.target import TARGETS, Target
 from tests.ops.harness import (
     ROW_COUNTS,
     assert_close,
@@ -85,14 +88,8 @@ def test_any_shape(out: int, inner: int, tree: bool, rng: np.random.Generator) -
 @pytest.mark.parametrize("rows", [1, 20, 64])
 def test_float_results_of_a_sum_over_several_blocks(rows: int, rng: np.random.Generator) -> None:
     op = linear(72, 7168, dtype="fp32")
-    assert tile_of(op, tree=True)["split"] == 16
+    assert tile_of(op, tree=True)["split"] == 4
     check(op, decode_rows([3] * rows), rng)
-
-
-def test_two_slices_in_one_warp_and_two_tiles_in_one_block(rng: np.random.Generator) -> None:
-    op = linear(6024, 2048, 24)
-    assert (tile_of(op, tree=True)["sequential"], tile_of(op, tree=True)["m_tiles"]) == (2, 2)
-    check(op, decode_rows([3] * 9), rng)
 
 
 def test_square_tiles_of_prompt_rows(rng: np.random.Generator) -> None:
@@ -119,9 +116,60 @@ def test_no_rows(shape: tuple[int, int], rng: np.random.Generator) -> None:
         assert emulate(op, inputs, rows, tree=tree)["y"].shape == (0, shape[0])
 
 
+FORMS = [  # launches of a sum of eight slices: what blocks and warps share, and where x goes
+    {"m_tiles": 1, "n_tiles": 1, "warps": 8, "bite": 4},
+    {"m_tiles": 2, "n_tiles": 2, "warps": 2, "bite": 2},  # four slices a warp
+    {"m_tiles": 3, "n_tiles": 1, "warps": 1, "bite": 1},  # all eight
+    {"m_tiles": 2, "n_tiles": 2, "warps": 4, "bite": 1, "x_stages": 2, "stages": 2},
+    {"m_tiles": 1, "n_tiles": 2, "team": 3, "warps": 2, "split": 4, "bite": 2, "x_stages": 3},
+    {"m_tiles": 2, "n_tiles": 1, "team": 2, "warps": 2, "split": 2, "bite": 1, "x_stages": 4},
+    {"m_tiles": 4, "n_tiles": 2, "team": 1, "warps": 1, "split": 8, "bite": 4},
+]
+
+
+@contextmanager
+def launched(form: dict[str, int]) -> Iterator[None]:
+    """Generated rows are multiplied in that form, whatever the rules say."""
+
+    def chosen(product: Product, rows: int, target: Target, stages: int | None, may_split: bool) -> Launch:
+        return fitted(product, rows, **form)  # type: ignore[arg-type]
+
+    with mock.patch("ddtree.templates.product.decode_launch", chosen):
+        yield
+
+
+def check_forms(forms: list[dict[str, int]], rng: np.random.Generator, run=emulate, **options) -> None:
+    """The same fp32 sums in every form; nothing stays in the memory in which blocks meet."""
+    op, rows = linear(216, 1016, 16, dtype="fp32"), decode_rows([3] * 13)  # both axes end inside a tile
+    inputs = random_inputs(op, rows, rng)
+    want = reference(op, inputs, rows)["y"]
+    first = None
+    for form in forms:
+        with launched(form):
+            spaces = ("partial",) if form.get("split", 1) > 1 else ()
+            made = run(op, inputs, rows, workspaces=spaces, **options)
+        np.testing.assert_allclose(made["y"], want, rtol=2e-6, atol=ATOL)
+        first = made["y"] if first is None else first
+        assert_same_bits(made["y"], first, f"in the form {form}")
+        for name in spaces:
+            assert (made[f"workspace:{name}"].view(np.uint32) == 0xFFFFFFFF).all(), "a share was left"
+
+
+@pytest.mark.parametrize("mode", ["fast", "check"])
+def test_every_form_of_launch_evaluates_the_same_sum(mode: str, rng: np.random.Generator) -> None:
+    check_forms(FORMS, rng, mode=mode)
+
+
+@pytest.mark.parametrize("form", FORMS[3:6])
+def test_schedules_and_races_of_every_form(form: dict[str, int], rng: np.random.Generator) -> None:
+    op, rows = linear(104, 1016, 16), decode_rows([3] * 11)
+    with launched(form):
+        check_schedules(op, random_inputs(op, rows, rng), rows)
+
+
 def check_launches(op: Op, steps: list[tuple[int, int]], rng: np.random.Generator, run=emulate) -> set[int]:
     """Each generated row has the same fp32 sums in steps of all (capacities, live rows), on every target, and where the
-    weight's first 16 rows are a weight of their own, which more blocks share. Returns over how many blocks sums went."""
+    weight's first 16 rows are a weight of their own. Returns over how many blocks sums went."""
     inputs = random_inputs(op, decode_rows([3] * max(live for _, live in steps)), rng)
     whole = run(op, inputs, decode_rows([3] * len(inputs["x"])))["y"]
     splits = set()
@@ -143,9 +191,17 @@ def test_a_row_does_not_depend_on_its_company(tree: bool, rng: np.random.Generat
 
 
 def test_a_row_does_not_depend_on_the_launch(rng: np.random.Generator) -> None:
-    large, small = linear(576, 2048, dtype="fp32"), linear(24, 504, dtype="fp32")
-    assert check_launches(large, [(64, 1), (33, 9), (16, 16), (8, 3), (4, 4), (1, 1)], rng) == {1, 2, 16}
-    assert check_launches(small, [(64, 33), (33, 33), (16, 9), (8, 8), (4, 2), (1, 1)], rng) == {4}
+    steps = [(64, 1), (33, 9), (16, 16), (8, 3), (4, 4), (1, 1)]
+    assert check_launches(linear(120, 4096, dtype="fp32"), steps, rng) == {1, 4}
+    assert check_launches(linear(24, 504, dtype="fp32"), steps, rng) == {1}
+
+
+@pytest.mark.parametrize("capacity", [1, 9, 64])
+def test_a_head_has_few_slices_and_large_blocks(capacity: int, rng: np.random.Generator) -> None:
+    op = linear(MANY_ROWS, 136, capacity, dtype="fp32")
+    assert tile_of(op, tree=True)["slices"] == 1 and tile_of(op, tree=True)["team"] > 1
+    check(op, decode_rows([3] * min(capacity, 11)), rng)
+    assert Product(MANY_ROWS, 7168, 7168, MANY_ROWS).slices == 2
 
 
 def test_a_row_does_not_depend_on_the_depth_of_the_rings(rng: np.random.Generator) -> None:
@@ -156,7 +212,6 @@ def test_a_row_does_not_depend_on_the_depth_of_the_rings(rng: np.random.Generato
 
 def test_schedules_and_races(rng: np.random.Generator) -> None:
     op, rows = linear(24, 504, 16), decode_rows([3] * 11)
-    assert tile_of(op, True)["split"] == 4
     check_schedules(op, random_inputs(op, rows, rng), rows)
     check_schedules(op, random_inputs(op, rows, rng), rows, tree=False)
 
@@ -168,17 +223,21 @@ WEIGHTS = [  # Kimi K2.6 and its drafter: out, inner, and which of them tensor p
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)
-def test_launches_of_large_models(target) -> None:
-    """Shared memory within the limit, at least two steps in flight, no weight padded, the same sum in every launch."""
+def test_launches_of_large_models(target: Target) -> None:
+    """Shared memory within the limit, two copies in flight unless one holds all, no weight padded, the same sum in every
+    launch, and blocks that meet are resident together."""
     for out, inner, split in WEIGHTS:
         for ranks in (1, 2, 4, 8):
             out_, inner_ = out // (ranks if split == 0 else 1), inner // (ranks if split == 1 else 1)
             product = Product(out_, inner_, x_stride=inner_, y_stride=out_)
-            assert product.steps * 32 == inner_ and product.slices >= 4
+            assert product.steps * 32 == inner_ and product.slices == (2 if out_ >= MANY_ROWS else 8)
             for rows in (1, 8, 9, 16, 24, 33, 64):
                 made = launch(product, tensor(rows, inner_), target, tree=True, tuning={}, may_split=True)
-                assert made.smem <= RING and made.stages >= 2 and made.slices == product.slices
-                assert made.warps * made.sequential * made.split == made.slices and made.sequential <= 2
+                chain = product.steps // made.slices * made.sequential
+                assert made.smem <= RING and made.slices == product.slices and made.sequential <= 8
+                assert made.stages >= 2 or made.bite == chain
+                assert made.warps * made.sequential * made.split == made.slices
+                assert made.split == 1 or made.grid[0] * made.grid[1] <= target.sms
             prompt = [launch(product, tensor(n, inner_), target, tree=False, tuning={}) for n in (1, 16, 256, 4096)]
             assert all(made.smem <= RING and made.stages >= 2 for made in prompt)
             assert len({made.slices for made in prompt}) == 1
@@ -200,8 +259,7 @@ def test_what_the_kernel_refuses() -> None:
 def catches(run) -> None:
     rng = np.random.default_rng(0)
     check(linear(24, 40, 13), decode_rows([3] * 13), rng, run)  # both axes of W end inside a tile, x inside eight rows
-    check(linear(24, 504, 16), decode_rows([3] * 11), rng, run, mode="check")  # a sum over four blocks
     check(linear(24, 504, 72), prompt_rows([66]), rng, run)  # over four warps; a second group of rows
     check(linear(360, 40, 1024), prompt_rows([3]), rng, run)  # four tiles a block, the last block has three
-    check(linear(6024, 2048, 24), decode_rows([3] * 2), rng, run)  # two slices a warp
-    check_launches(linear(576, 2048, 4, dtype="fp32"), [(1, 1), (16, 2)], rng, run)  # sums over 1, 2 and 16 blocks
+    check_forms(FORMS, rng, run)
+    check_forms(FORMS[3:5], rng, run, mode="check")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,11 @@ def test_generated_rows_take_one_launch_and_prompt_rows_one_for_each_weight() ->
         assert len(render(group([96, 40, 40], 128), target, tree=False)) == 3
 
 
+def test_blocks_that_would_not_be_resident_together_do_not_meet() -> None:
+    op, few = group([8] * 12, 4096, 24), replace(TARGETS["sm_90a"], sms=16)
+    assert [render(op, t, tree=True)[0].tile.constants["split"] for t in (TARGETS["sm_90a"], few)] == [4, 1]
+
+
 @pytest.mark.parametrize("tree", [True, False], ids=["generated", "prompt"])
 def test_a_row_does_not_depend_on_its_company(tree: bool, rng: np.random.Generator) -> None:
     op, rows = group([64, 24], 1024), decode_rows([3] * 64)
@@ -86,7 +92,8 @@ def test_prompt_rows_past_sixty_four(rng: np.random.Generator) -> None:
 
 
 def test_every_schedule(rng: np.random.Generator) -> None:
-    op, rows = group([40, 24], 2048, 4), tree_rows([9], [3])
+    op, rows = group([40, 24], 4096, 12), tree_rows([9], [10])
+    assert render(op, TARGETS["sm_90a"], tree=True)[0].tile.coresident
     check_schedules(op, random_inputs(op, rows, rng), rows)
 
 
@@ -102,5 +109,5 @@ def test_a_group_of_one_and_a_wrong_shape_are_refused() -> None:
 def catches(run: Any) -> None:
     rng = np.random.default_rng(1)
     for schedule in SCHEDULES:  # blocks of two weights meet in different orders
-        check(group([40, 24], 2048, 8), tree_rows([9], [8]), rng, functools.partial(run, schedule=schedule))
+        check(group([40, 24], 4096, 12), tree_rows([9], [10]), rng, functools.partial(run, schedule=schedule))
     check(group([128, 40], 256), decode_rows([3] * 40), rng, run)

@@ -75,5 +75,5 @@ def test_what_the_kernel_refuses() -> None:
 
 def catches(run) -> None:
     rng = np.random.default_rng(0)
-    check(values(3, 16, 24, 136, rows=40), decode_rows([3] * 35), rng, run)
+    check(values(3, 16, 72, 136, rows=40), decode_rows([3] * 35), rng, run)
     check(values(2, 8, 16, 512, rows=8), decode_rows([3] * 5), rng, run)

@@ -52,4 +52,5 @@ def linear_tile(
         block=made.threads,
         smem=made.smem,
         workspace=made.workspace(),
+        coresident=made.split > 1,
     )

@@ -8,8 +8,8 @@ from math import gcd
 import numpy as np
 
 from ddtree.graph.ops.linear_group import LinearGroup
-from ddtree.templates.kernel import Arg, Tile, Workspace
-from ddtree.templates.product import TILE, Product, launch, require_bf16
+from ddtree.templates.kernel import Arg, Tile
+from ddtree.templates.product import TILE, Launch, Product, launch, require_bf16
 from ddtree.templates.target import Target
 from ddtree.templates.tiles import linear
 from ddtree.templates.tiles.rowwise import ceil_div, domain, domain_suffix, kernel_name
@@ -25,19 +25,20 @@ def tiles(op: LinearGroup, target: Target, *, tree: bool, tuning: dict[str, int]
     """One launch for all weights of generated rows. The number of slices, and with it the order of sums, follows from the
     input axis alone there, so that a weight's bits do not depend on its company; of prompt rows it does not."""
     require_bf16(op.x, *op.matrices)
-    for part in op.parts():
-        linear.product(part)  # what a linear of its own refuses
-    if not tree:
+    parts = [linear.product(part) for part in op.parts()]
+    if not tree or any(part.slices != parts[0].slices for part in parts):
         made = [linear.tiles(part, target, tree=tree, tuning=tuning)[0] for part in op.parts()]
         return tuple(_member(tile, i) for i, tile in enumerate(made))
     outs, inner = [w.shape[0] for w in op.matrices], op.x.width
-    whole = Product(sum(ceil_div(out, TILE) * TILE for out in outs), inner, x_stride=inner, y_stride=gcd(*outs))
+    all_rows = sum(ceil_div(out, TILE) * TILE for out in outs)
+    whole = Product(all_rows, inner, x_stride=inner, y_stride=gcd(*outs), slices=parts[0].slices)
     together = launch(whole, op.x, target, tree=tree, tuning=tuning, may_split=True)
-    blocks = [ceil_div(out, TILE * together.m_tiles) * together.split for out in outs]
+    blocks = _blocks(together, outs)
+    if together.split > 1 and sum(blocks) > target.sms:  # they would not be resident together
+        together = launch(whole, op.x, target, tree=tree, tuning=tuning)
+        blocks = _blocks(together, outs)
     firsts = [sum(blocks[:i]) for i in range(len(blocks))]
-    items = together.groups * sum(blocks) // together.split
-    shares = items * together.split * 8 * together.n_tiles * TILE * together.m_tiles * 4
-    split = (Workspace("partial", shares), Workspace("arrived", items * 4)) if together.split > 1 else ()
+    split = together.workspace(sum(blocks) // together.split)
     members = range(len(outs))
     return (
         Tile(
@@ -55,8 +56,13 @@ def tiles(op: LinearGroup, target: Target, *, tree: bool, tuning: dict[str, int]
             block=together.threads,
             smem=together.smem,
             workspace=split,
+            coresident=together.split > 1,
         ),
     )  # fmt: skip
+
+
+def _blocks(made: Launch, outs: list[int]) -> list[int]:
+    return [ceil_div(out, TILE * made.block_tiles) * made.split for out in outs]
 
 
 def _member(tile: Tile, index: int) -> Tile:

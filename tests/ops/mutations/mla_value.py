@@ -6,7 +6,7 @@ MUTATIONS = [
     # every head writes the values of head 0
     ("product.cuh", "* y_stride + batch * Config::y_batch", "* y_stride"),
     # every head multiplies by the weight of head 0
-    ("product.cuh", "(size_t(batch) * P::kTiles + tile)", "size_t(tile)"),
+    ("product.cuh", "size_t(batch) * P::kTiles * Config::steps + step", "step"),
     # the second block of a head repeats the first one's rows of y
-    ("product.cuh", "batch * Config::y_batch + tile * 16;", "batch * Config::y_batch;"),
+    ("product.cuh", "batch * Config::y_batch + begin;", "batch * Config::y_batch;"),
 ]

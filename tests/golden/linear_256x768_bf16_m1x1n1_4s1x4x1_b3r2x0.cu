@@ -13,16 +13,19 @@ struct Config {
     static constexpr int steps = 24;
     static constexpr int slices = 4;
     static constexpr int m_tiles = 1;
-    static constexpr int n_tiles = 4;
-    static constexpr int warps = 1;
+    static constexpr int team = 1;
+    static constexpr int n_tiles = 1;
+    static constexpr int warps = 4;
     static constexpr int sequential = 1;
-    static constexpr int split = 4;
-    static constexpr int stages = 6;
+    static constexpr int split = 1;
+    static constexpr int bite = 3;
+    static constexpr int stages = 2;
+    static constexpr int x_stages = 0;
     static constexpr ddtree::Domain domain = ddtree::Domain::rows;
     using Out = bf16;
 };
 
-KERNEL(32 * Config::warps)
-linear_256x768_bf16_m1n4_4s4x1x1_r6(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y, float* partial, u32* arrived) {
-    ddtree::linear<Config>(weight, x, rows, y, partial, arrived);
+KERNEL(ddtree::Plan<Config>::kThreads)
+linear_256x768_bf16_m1x1n1_4s1x4x1_b3r2x0(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
+    ddtree::linear<Config>(weight, x, rows, y);
 }

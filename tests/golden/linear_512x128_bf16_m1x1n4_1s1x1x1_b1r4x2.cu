@@ -12,17 +12,20 @@ struct Config {
     // its launch
     static constexpr int steps = 4;
     static constexpr int slices = 1;
-    static constexpr int m_tiles = 2;
+    static constexpr int m_tiles = 1;
+    static constexpr int team = 1;
     static constexpr int n_tiles = 4;
     static constexpr int warps = 1;
     static constexpr int sequential = 1;
     static constexpr int split = 1;
+    static constexpr int bite = 1;
     static constexpr int stages = 4;
+    static constexpr int x_stages = 2;
     static constexpr ddtree::Domain domain = ddtree::Domain::rows;
     using Out = bf16;
 };
 
-KERNEL(32 * Config::warps)
-linear_512x128_bf16_m2n4_1s1x1x1_r4(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
-    ddtree::linear<Config>(weight, x, rows, y, nullptr, nullptr);
+KERNEL(ddtree::Plan<Config>::kThreads)
+linear_512x128_bf16_m1x1n4_1s1x1x1_b1r4x2(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
+    ddtree::linear<Config>(weight, x, rows, y);
 }

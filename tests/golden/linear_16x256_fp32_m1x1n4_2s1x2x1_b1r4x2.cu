@@ -13,16 +13,19 @@ struct Config {
     static constexpr int steps = 8;
     static constexpr int slices = 2;
     static constexpr int m_tiles = 1;
+    static constexpr int team = 1;
     static constexpr int n_tiles = 4;
     static constexpr int warps = 2;
     static constexpr int sequential = 1;
     static constexpr int split = 1;
+    static constexpr int bite = 1;
     static constexpr int stages = 4;
+    static constexpr int x_stages = 2;
     static constexpr ddtree::Domain domain = ddtree::Domain::rows;
     using Out = float;
 };
 
-KERNEL(32 * Config::warps)
-linear_16x256_fp32_m1n4_2s1x2x1_r4(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
-    ddtree::linear<Config>(weight, x, rows, y, nullptr, nullptr);
+KERNEL(ddtree::Plan<Config>::kThreads)
+linear_16x256_fp32_m1x1n4_2s1x2x1_b1r4x2(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
+    ddtree::linear<Config>(weight, x, rows, y);
 }

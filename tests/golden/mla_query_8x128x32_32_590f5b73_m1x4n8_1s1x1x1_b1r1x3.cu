@@ -12,12 +12,15 @@ struct Config {
     // its launch
     static constexpr int steps = 1;
     static constexpr int slices = 1;
-    static constexpr int m_tiles = 4;
-    static constexpr int n_tiles = 4;
+    static constexpr int m_tiles = 1;
+    static constexpr int team = 4;
+    static constexpr int n_tiles = 8;
     static constexpr int warps = 1;
     static constexpr int sequential = 1;
     static constexpr int split = 1;
+    static constexpr int bite = 1;
     static constexpr int stages = 1;
+    static constexpr int x_stages = 3;
     static constexpr ddtree::Domain domain = ddtree::Domain::rows;
     using Out = bf16;
     // the rotation
@@ -46,7 +49,7 @@ __device__ const float frequency[] = {
     9.832311661739368e-06f,
 };
 
-KERNEL(32 * Config::warps)
-mla_query_8x128x32_32_590f5b73_m4n4_1s1x1x1_r1(const bf16* weight, const bf16* q, const ddtree::Rows* rows, bf16* y) {
+KERNEL(ddtree::Plan<Config>::kThreads)
+mla_query_8x128x32_32_590f5b73_m1x4n8_1s1x1x1_b1r1x3(const bf16* weight, const bf16* q, const ddtree::Rows* rows, bf16* y) {
     ddtree::mla_query<Config>(weight, q, rows, y, frequency);
 }

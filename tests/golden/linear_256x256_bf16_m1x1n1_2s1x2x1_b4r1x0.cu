@@ -13,16 +13,19 @@ struct Config {
     static constexpr int steps = 8;
     static constexpr int slices = 2;
     static constexpr int m_tiles = 1;
-    static constexpr int n_tiles = 4;
-    static constexpr int warps = 1;
+    static constexpr int team = 1;
+    static constexpr int n_tiles = 1;
+    static constexpr int warps = 2;
     static constexpr int sequential = 1;
-    static constexpr int split = 2;
-    static constexpr int stages = 4;
+    static constexpr int split = 1;
+    static constexpr int bite = 4;
+    static constexpr int stages = 1;
+    static constexpr int x_stages = 0;
     static constexpr ddtree::Domain domain = ddtree::Domain::rows;
     using Out = bf16;
 };
 
-KERNEL(32 * Config::warps)
-linear_256x256_bf16_m1n4_2s2x1x1_r4(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y, float* partial, u32* arrived) {
-    ddtree::linear<Config>(weight, x, rows, y, partial, arrived);
+KERNEL(ddtree::Plan<Config>::kThreads)
+linear_256x256_bf16_m1x1n1_2s1x2x1_b4r1x0(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
+    ddtree::linear<Config>(weight, x, rows, y);
 }
