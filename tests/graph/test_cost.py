@@ -9,7 +9,7 @@ import pytest
 from ddtree.graph.build import build_ranks
 from ddtree.graph.cost import Load
 from ddtree.graph.op import Op
-from ddtree.graph.ops import AllReduce, Embed, ExpertMlp, Linear, Route, Swiglu
+from ddtree.graph.ops import AllReduceAddRmsNorm, Embed, ExpertMlp, Linear, Route, Swiglu
 from ddtree.graph.ops.expert_mlp import expected_experts
 from ddtree.graph.step_graph import StepGraph
 from tests.graph.graphs import model, undivided
@@ -79,8 +79,10 @@ def test_weights_on_a_rank(rank: StepGraph) -> None:
 
 
 def test_sums_over_ranks(rank: StepGraph) -> None:
-    sums = [op for op in rank.ops if isinstance(op, AllReduce)]
-    assert len(sums) == 122 and all(op.cost(Load(rows=1)).write == 14336 for op in sums)
+    """A row of every rank and of the residual are read, the sum and its norm written."""
+    sums = [op for op in rank.ops if isinstance(op, AllReduceAddRmsNorm)]
+    costs = {(c.read, c.write) for c in (op.cost(Load(rows=1)) for op in sums)}
+    assert len(sums) == 122 and costs == {((RANKS + 1) * 14336, 2 * 14336)}
 
 
 def test_operations_of_a_token() -> None:
