@@ -17,8 +17,8 @@ from ddtree.graph.op import Op, OpError
 from ddtree.graph.ops import MlaTreeAttention
 from ddtree.graph.rope import Rope, Yarn
 from ddtree.graph.rows import RowTable
-from ddtree.templates.target import SHARED_LIMIT
-from ddtree.templates.tiles.mla_tree_attention import segments
+from ddtree.templates.target import SHARED_LIMIT, TARGETS
+from ddtree.templates.tiles.mla_tree_attention import SPLITS, parts, segments
 from tests.ops.attention import assert_attention, attend
 from tests.ops.harness import (
     ROW_COUNTS,
@@ -50,6 +50,10 @@ def attention(rows: int, heads: int = 8, latent: int = 128, rope: int = 32, cont
         MlaTreeAttention, q=tensor(rows, heads, latent + rope), cache=cache(latent + rope, context=context),
         rope=Rope("main", rope, 10000.0, "interleaved", yarn, softmax=True), head=rope + 32,
     )  # fmt: skip
+
+
+def few_blocks(sms: int) -> dict[str, Any]:
+    return {"target": dataclasses.replace(TARGETS["compute_120f"], sms=sms), "tuning": {"blocks_per_sm": 1}}
 
 
 def case(op: Op, rows: RowTable, rng: np.random.Generator) -> dict:
@@ -91,6 +95,30 @@ def test_sequences_of_different_lengths_in_any_order(rng: np.random.Generator) -
 def test_more_work_than_blocks(rng: np.random.Generator) -> None:
     check(attention(64, 64), tree_rows([140], [64]), rng)
     check(attention(64), tree_rows([900, 400], [40, 24]), rng)
+
+
+def check_items_in_turn(rng: np.random.Generator, run=emulate) -> None:
+    """A few blocks take units and parts in turn: in teams, or with more units than blocks."""
+    rows = tree_rows([700, 330], [14, 3], free_slots=True)
+    for blocks in (1, 2, 5):
+        check(attention(24), rows, rng, partial(run, **few_blocks(blocks)))
+    check(attention(4), tree_rows([300], [3]), rng, partial(run, **few_blocks(2), mode="check"))
+
+
+def test_a_block_takes_items_in_turn(rng: np.random.Generator) -> None:
+    check_items_in_turn(rng)
+
+
+def check_rising_peaks(rng: np.random.Generator, run=emulate) -> None:
+    """Scores so far apart that the largest one is passed by far again and again, in each row at another key."""
+    op, rows = attention(16), tree_rows([400], [16], free_slots=True)
+    inputs = case(op, rows, rng)
+    inputs["q"] = round_bf16(inputs["q"] * 6)
+    assert_attention(run(op, inputs, rows)["y"], reference(op, inputs, rows)["y"])
+
+
+def test_peaks_that_rise(rng: np.random.Generator) -> None:
+    check_rising_peaks(rng)
 
 
 def test_the_shape_of_a_large_model(rng: np.random.Generator) -> None:
@@ -159,26 +187,41 @@ def test_a_tree_row_has_the_bits_of_plain_decoding(committed: list[int], rng: np
         check_plain_decoding(attention(64), rows, deepest(rows), rng)
 
 
+def part_of(key: int, position: int) -> int:
+    """The part in which a row at `position` sees a key: segments before its own, pieces of that one."""
+    whole, own = segments(key + 1) - 1, segments(position + 1) - 1
+    if whole < own:
+        return whole
+    begin, length = 0, SPLITS[0][1]
+    for end, longer in SPLITS:
+        if position < end:
+            length = longer
+            break
+        begin = end
+    piece = 64 if length < 1024 else 256
+    return own + (key - begin) % length // piece
+
+
 def check_stats(op: Op, rows: RowTable, rng: np.random.Generator, run=emulate) -> None:
-    """log2 of the sum of weights of each row, segment and head is that of fp64 up to 1e-5: scores below 20 are sums of some
+    """log2 of the sum of weights of each row, part and head is that of fp64 up to 1e-5: scores below 20 are sums of some
     hundred products in fp32. Rounding the weights to bf16 would move it by about 2**-9 / sqrt(keys), 1e-4."""
     inputs = case(op, rows, rng)
     stats = attend(run, op, inputs, rows)["stats"].astype(np.float64)
     for r in range(len(rows)):
         keys = inputs["cache"].gather(rows, r).astype(np.float64)
         scores = inputs["q"][r].astype(np.float64) @ keys.T * (op.scale * np.log2(np.e))
-        segment = np.array([segments(n + 1) - 1 for n in range(len(keys))])
-        for at in range(segments(op.cache.context)):
-            if at > segment[-1]:
-                assert not stats[r, at].any(), f"row {r} has no segment {at}"
+        part = np.array([part_of(n, len(keys) - 1) for n in range(len(keys))])
+        for at in range(parts(op.cache.context)):
+            if at > part[-1]:
+                assert not stats[r, at].any(), f"row {r} has no part {at}"
                 continue
-            want = np.logaddexp2.reduce(scores[:, segment == at], axis=1)
+            want = np.logaddexp2.reduce(scores[:, part == at], axis=1)
             got = stats[r, at, :, 0] + np.log2(stats[r, at, :, 1])
-            np.testing.assert_allclose(got, want, rtol=0, atol=1e-5, err_msg=f"segment {at} of row {r}")
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-5, err_msg=f"part {at} of row {r}")
 
 
 @pytest.mark.parametrize("committed", [3000, 4096 + 460, 32768 + 990])
-def test_segments_end_where_the_launch_says(committed: int, rng: np.random.Generator) -> None:
+def test_parts_end_where_the_launch_says(committed: int, rng: np.random.Generator) -> None:
     check_stats(attention(1, 1, rope=16, context=36000), decode_rows([committed]), rng)
 
 
@@ -263,5 +306,8 @@ def catches(run) -> None:
     check(op, prompt_rows([7, 3, 2], start=[30, 63, 0]), rng, run)
     check_low_scores(attention(8), tree_rows([200, 0], [4, 2]), rng, run)
     check_stats(op, decode_rows([250]), rng, run)
+    check_stats(op, tree_rows([250], [12], chain=True), rng, run)
+    check_rising_peaks(rng, run)
+    check_items_in_turn(rng, run)
     for committed in (3000, 4096 + 460):
         check_stats(attention(1, 1, rope=16, context=36000), decode_rows([committed]), rng, run)

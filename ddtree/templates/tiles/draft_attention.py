@@ -6,7 +6,7 @@ import math
 
 from ddtree.graph.op import OpError
 from ddtree.graph.ops.draft_attention import DraftAttention
-from ddtree.templates.kernel import Arg, Tile, Workspace
+from ddtree.templates.kernel import Arg, Constant, Tile, Workspace
 from ddtree.templates.target import SHARED_LIMIT, Target
 from ddtree.templates.tiles.mla_tree_attention import MERGE_THREADS, merge_smem
 from ddtree.templates.tiles.rowwise import ceil_div, kernel_name, require_bf16, ring
@@ -30,7 +30,9 @@ def tiles(op: DraftAttention, target: Target, *, tree: bool, tuning: dict[str, i
         )
     parts = min(MOST_PARTS, max(1, ceil_div(op.window or op.keys.context, PART)))
     scale = dim**-0.5
-    shape = {"heads": heads, "kv_heads": kv_heads, "dim": dim, "rows": rows, "window": op.window, "parts": parts}
+    shape: dict[str, Constant] = {
+        "heads": heads, "kv_heads": kv_heads, "dim": dim, "rows": rows, "window": op.window, "parts": parts,
+    }  # fmt: skip
     groups = ceil_div(rows * (4 + 4 * 2), 4) * 4 + 8
     stage = TILE_KEYS * (2 * (2 * dim + 16) + 4)
     stages = 3 if 3 * stage + groups <= SHARED_LIMIT else 2

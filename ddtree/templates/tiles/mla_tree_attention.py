@@ -17,6 +17,7 @@ TILE_KEYS = 32
 HEAD_TILE = 8  # heads that share an mma
 MOST_TILES = 8  # head tiles of a block: registers allow no more
 SPLITS = ((4096, 128), (32768, 256), (1 << 31, 1024))  # below this position: positions of a segment
+PIECES = 4  # of a segment, at most
 
 
 def segments(context: int) -> int:
@@ -28,9 +29,14 @@ def segments(context: int) -> int:
     return count
 
 
-def merge_smem(width: int) -> int:
-    """Bytes of shared memory of attention_merge.cuh: a sum of each strand."""
-    return 4 * (MERGE_THREADS // 32) * (width + width // 64 * 8)
+def parts(context: int) -> int:
+    """Parts that a row can have: segments, and pieces instead of the last one."""
+    return segments(context) - 1 + PIECES
+
+
+def merge_smem(columns: int) -> int:
+    """Bytes of shared memory of attention_merge.cuh for a block of so many columns: a sum of each strand."""
+    return 4 * (MERGE_THREADS // 32) * (columns + columns // 64 * 8)
 
 
 def tiles(op: MlaTreeAttention, target: Target, *, tree: bool, tuning: dict[str, int]) -> tuple[Tile, ...]:
@@ -72,17 +78,17 @@ def _scale_name(op: MlaTreeAttention) -> str:
 
 
 def _walk_smem(op: MlaTreeAttention, most: int) -> int:
-    """Bytes of struct MlaShared: two tiles of keys and their barriers, parts of the scores, factors, changes, last positions, path, source of the keys."""
+    """Bytes of struct MlaShared: two tiles of keys, parts of the scores, factors, changes, last positions, path."""
     key = op.q.shape[2]
     parts = 3 if most == MOST_TILES else 4
-    used = 2 * TILE_KEYS * (2 * key + 16) + most * 2 * parts * 512 + most * HEAD_TILE * 4 + 8 + 8 * 4 + MAX_ROWS + 48 + 16
+    used = 2 * TILE_KEYS * (2 * key + 16) + most * 2 * parts * 512 + most * HEAD_TILE * 4 + 8 + 8 * 4 + MAX_ROWS
     return ceil_div(used, 16) * 16
 
 
 def _tree_smem(op: MlaTreeAttention, most: int) -> int:
     """Bytes of struct MlaTreeShared: the walk's and, for each row, its group's numbers and its entry of the row table."""
     rows = op.q.shape[0]
-    groups = 80 + 20 + ceil_div(rows * (4 + 4 * 2), 4) * 4 + 8
+    groups = 80 + 4 * 12 + 8 + ceil_div(rows * (4 + 4 * 2), 4) * 4 + 8
     return ceil_div(_walk_smem(op, most) + groups + rows * (4 + 4 + 2), 16) * 16
 
 
@@ -99,13 +105,14 @@ def _tree(op: MlaTreeAttention, target: Target, tuning: dict[str, int]) -> tuple
     small = max(own, _power_of_two(ceil_div(rows * head_tiles, 4)))
     small = own if small >= most else small
     blocks_per_sm = tuning.get("blocks_per_sm", 2 if most == 1 else 1)
-    items = rows * head_tiles * segments(context)
+    items = rows * head_tiles * parts(context)
     workspace = (
-        Workspace("sums", segments(context) * rows * heads * latent * 2),
-        Workspace("stats", segments(context) * rows * heads * 8),
+        Workspace("sums", parts(context) * rows * heads * latent * 2),
+        Workspace("stats", parts(context) * rows * heads * 8),
     )
     sums, stats = Arg("workspace", "sums"), Arg("workspace", "stats")
     constants = _constants(op, most)
+    slices = 2 if rows * heads < target.sms and latent % 256 == 0 else 1
     smem = _tree_smem(op, most)
     return (
         Tile(
@@ -123,14 +130,14 @@ def _tree(op: MlaTreeAttention, target: Target, tuning: dict[str, int]) -> tuple
             workspace=workspace,
         ),
         Tile(
-            name=_name("mla_tree_attention_merge", op),
+            name=_name("mla_tree_attention_merge", op, f"s{slices}"),
             template="mla_tree_attention_merge",
             constants={name: constants[name] for name in ("heads", "latent", "rope", "rows")}
-            | {"smem": merge_smem(latent)},
+            | {"slices": slices, "smem": merge_smem(latent // slices)},
             args=(sums, stats, Arg("rows"), Arg("tensor", "y")),
-            grid=(rows * heads, 1, 1),
+            grid=(rows * heads, slices, 1),
             block=MERGE_THREADS,
-            smem=merge_smem(latent),
+            smem=merge_smem(latent // slices),
             workspace=workspace,
         ),
     )

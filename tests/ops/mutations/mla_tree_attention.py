@@ -1,41 +1,51 @@
-"""Faults in mla_tree_attention.cuh and the headers that it shares with draft_attention.cuh."""
+"""Faults in mla_tree_attention.cuh, its tiles and the headers that it shares with draft_attention.cuh."""
 
-ATTENTION = "mla_tree_attention.cuh"
+ATTENTION, TILE = "mla_tree_attention.cuh", "mla_tree_attention_tile.cuh"
+GROUPS, MERGE = "row_groups.cuh", "attention_merge.cuh"
 
 MUTATIONS = [
-    (ATTENTION, "if (position >= committed) return", "if (position > committed) return"),
-    (ATTENTION, "position % kPage) *", "position % kPage / 2 * 2) *"),
-    (ATTENTION, "row + vector * 8, valid);", "row + vector * 8, true);"),
-    (ATTENTION, "const int step = 4 * k + quarter;\n        if", "const int step = 4 * k + quarter / 2 * 2;\n        if"),
-    (ATTENTION, "step < M::steps && head < Config::heads", "step < M::steps - 1 && head < Config::heads"),
-    (ATTENTION, "begin + first + k <= last ? ex2", "begin + first + k < last ? ex2"),
-    (ATTENTION, "fmaf(sum.total, factor, p[0])", "sum.total + p[0]"),
-    (ATTENTION, "*= i % 2 ? odd : even", "*= i % 2 ? even : odd"),
-    (ATTENTION, "shared.path[depth] = rows.node[node]", "shared.path[depth] = node"),
-    (ATTENTION, "keys.end = min(position + 1, segment_begin(segment + 1));", "keys.end = segment_begin(segment + 1);"),
-    (ATTENTION, "if (segment >= unshared) continue;", "if (segment > unshared) continue;"),
-    (ATTENTION, "segment_of(rows->position[row]) + 1", "segment_of(rows->committed[rows->sequence[row]]) + 1"),
-    (ATTENTION, "rows.sequence[first] == sequence; ++first", "rows.sequence[first] >= 0; ++first"),
-    ("row_groups.cuh", "earlier += theirs == sequence && other < row", "earlier += other < row"),
-    ("row_groups.cuh", "min(GROUP, siblings[start[group]] - earlier[start[group]])", "GROUP"),
-    ("attention_merge.cuh", "fmaf(theirs.y, weight, total * keep)", "fmaf(theirs.y, weight, total)"),
-    # weights are added from left to right: another sum for every number of keys that a thread has
-    (ATTENTION, """    for (int distance = 1; distance < TILES; distance *= 2)
-#pragma unroll
-        for (int k = 0; k < TILES; k += 2 * distance) p[k] += p[k + distance];""",
-     "    for (int k = 1; k < TILES; ++k) p[0] += p[k];"),
+    (TILE, "return position < committed ? pages", "return position <= committed ? pages"),
+    (TILE, "u32(position) % kPage)", "u32(position) % kPage / 2 * 2)"),
+    (TILE, "valid = !Keys::masked || tile + copied_key() < keys.end;", "valid = true;"),
+    (TILE, "lane / 16 * 16 + quarter * 32;", "lane / 16 * 16 + quarter / 2 * 64;"),
+    (TILE, "(M::steps % 4 == 0 || step < M::steps)", "(M::steps % 4 == 0 || step < M::steps - 1)"),
+    (TILE, "<= shared.last[tile];", "< shared.last[tile];"),
+    (TILE, "fmaf(sum.total[odd], factor[odd],", "fmaf(sum.total[odd], 1.f,"),
+    (TILE, "*= i % 2 ? odd : even", "*= i % 2 ? even : odd"),
+    (TILE, "if (before != kNoPeak) factor[odd] = ex2(before - now);", ""),
+    # corrections of an earlier tile are applied again
+    (TILE, "& 0xff) == 0) continue;", "& 0xff) == 0xff) continue;"),
+    # a peak is never passed: weights without bound
+    (TILE, "if (raised) {   // seldom", "if (raised && sum.peak[0] == kNoPeak) {   // seldom"),
     # quarters of a score are added in another order where rows share keys
-    (ATTENTION, "const float s = (shared.scores[0][query][first + k] + shared.scores[1][query][first + k]) +",
-     "const float s = TILES > 1 ? (shared.scores[0][query][first + k] + shared.scores[1][query][first + k] +"
-     " shared.scores[2][query][first + k]) + shared.scores[3][query][first + k] :"
-     " (shared.scores[0][query][first + k] + shared.scores[1][query][first + k]) +"),
+    (TILE, "? (own[half][i] + element(part[0], i)) + (element(part[1], i) + element(part[2], i))",
+     "? ((own[half][i] + element(part[0], i)) + element(part[1], i)) + element(part[2], i)"),
     # the weights' sum is that of the rounded weights
-    (ATTENTION, "shared.weights[query][first + k] = to_bf16(p[k]);",
-     "shared.weights[query][first + k] = to_bf16(p[k]), p[k] = to_float(shared.weights[query][first + k]);"),
+    (TILE, "factor[odd], (p[0][odd] + p[0][odd + 2]) + (p[1][odd] + p[1][odd + 2]));",
+     "factor[odd], (round_bf16(p[0][odd]) + round_bf16(p[0][odd + 2])) + (round_bf16(p[1][odd]) + round_bf16(p[1][odd + 2])));"),
+    # a later walk's tile is another one
+    (TILE, "left > 2 ? next + kTileKeys : following()", "left > 2 ? next + kTileKeys : following() + kTileKeys"),
+    # fast warps overwrite the weights that slow ones still read
+    (TILE, "__syncthreads();   // the tile is there; scores, weights and the other buffer are free", ""),
+    (ATTENTION, "shared.walk.path[depth] = shared.node[node]", "shared.walk.path[depth] = node"),
+    (ATTENTION, "min(position + 1, whole ? segment_begin(part + 1) : begin + piece_length(to.segment))",
+     "whole ? segment_begin(part + 1) : begin + piece_length(to.segment)"),
+    (ATTENTION, "rank(shared.unit_rounds - 1) >= end.part()", "rank(shared.unit_rounds - 1) > end.part()"),
+    (ATTENTION, "MlaPlace(rows->position[row]).part() + 1", "MlaPlace(rows->committed[rows->sequence[row]]).part() + 1"),
+    (ATTENTION, "rows.sequence[next] == sequence; ++next", "rows.sequence[next] >= 0; ++next"),
+    # rows that have left a segment get its pieces too
+    (ATTENTION, "return !piece || segment_of(shared.position[row]) == shared.unit_segment;", "return true;"),
+    # a row in the next segment has a piece of its segment before
+    (ATTENTION, "const bool whole = from.segment < to.segment && !second;", "const bool whole = false;"),
     # two segments for the same positions
-    (ATTENTION, "return position < 8192 ?", "return position < 4096 ?"),
+    (ATTENTION, "return position < 4096 ?", "return position < 2048 ?"),
     # a segment ends before the next one begins
-    (ATTENTION, "64 + (position - 8192) / 512", "64 + (position - 8192 + 64) / 512"),
+    (ATTENTION, "32 + (position - 4096) / 256", "32 + (position - 4096 + 64) / 256"),
+    (GROUPS, "earlier += theirs == sequence && other < row", "earlier += other < row"),
+    (GROUPS, "min(size, siblings[start[group]] - earlier[start[group]])", "size"),
+    (MERGE, "total = fmaf(theirs.y, ex2(theirs.x - peak), total);", "total += theirs.y;"),
     # scores below zero: every weight of the merge vanishes
-    ("attention_merge.cuh", "float peak = kNoPeak, total = 0.f;", "float peak = 0.f, total = 0.f;"),
+    (MERGE, "float peak = kNoPeak, total = 0.f;", "float peak = 0.f, total = 0.f;"),
+    # a strand's later parts are lost
+    (MERGE, "fetch(first + ahead * strands);", ""),
 ]  # fmt: skip

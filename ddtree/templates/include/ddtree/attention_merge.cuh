@@ -31,17 +31,27 @@ struct RawVec8 {   // eight sums as they come from memory
     }
 };
 
-template <int WIDTH>
-constexpr int kMergeFloats = kMergeThreads / 32 * (WIDTH + WIDTH / 64 * 8);   // of dynamic shared memory
+// A block takes a query, or one of SLICES of its columns, so that few queries occupy more blocks.
+template <int WIDTH, int SLICES>
+struct Merge {
+    static constexpr int strands = kMergeThreads / 32;
+    static constexpr int columns = WIDTH / SLICES;
+    static constexpr int pitch = columns + columns / 64 * 8;   // lanes that write together hit different banks
+    static constexpr int floats = strands * pitch;             // of dynamic shared memory
+    static_assert(WIDTH % (8 * SLICES) == 0, "whole vectors");
+};
 
-// One query, by a block. sums and stats start at the query's first part; y is its row. column(i): where sum i belongs.
-template <int QUERIES, int WIDTH, class Sum, class Column>
+// One query or slice (blockIdx.y), by a block. sums and stats start at the query's first part; y is its row. column(i): where sum i
+// belongs, for each slice a permutation of its columns.
+template <int QUERIES, int WIDTH, int SLICES, class Sum, class Column>
 DEVICE void merge_parts(const Sum* sums, const float2* stats, int parts, Column column, bf16* y) {
-    constexpr int strands = kMergeThreads / 32, ahead = 4, vectors = WIDTH / 8, mine = (vectors + 31) / 32;
-    constexpr int padded = WIDTH + WIDTH / 64 * 8;   // lanes that write together hit different banks
+    using M = Merge<WIDTH, SLICES>;
+    constexpr int strands = M::strands, vectors = M::columns / 8, mine = (vectors + 31) / 32;
+    constexpr int ahead = mine * sizeof(Sum) == 2 ? 8 : 4;   // parts that a strand asks for at once
     DYN_SMEM(memory);
     float* const strand_sums = reinterpret_cast<float*>(memory);
-    const int lane = threadIdx.x % 32, strand = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, strand = threadIdx.x / 32, slice = blockIdx.y;
+    sums += slice * M::columns;
     RawVec8<Sum> raw[ahead][mine];
     const auto fetch = [&](int first) {   // the next parts of the strand
 #pragma unroll
@@ -77,15 +87,15 @@ DEVICE void merge_parts(const Sum* sums, const float2* stats, int parts, Column 
 #pragma unroll
         for (int i = 0; i < 8; ++i)
             if (lane + v * 32 < vectors) {
-                const int to = column((lane + v * 32) * 8 + i);
-                strand_sums[strand * padded + to + to / 64 * 8] = sum[v][i];
+                const int to = column(slice * M::columns + (lane + v * 32) * 8 + i) - slice * M::columns;
+                strand_sums[strand * M::pitch + to + to / 64 * 8] = sum[v][i];
             }
     __syncthreads();
-    for (int to = threadIdx.x; to < WIDTH; to += kMergeThreads) {
+    for (int to = threadIdx.x; to < M::columns; to += kMergeThreads) {
         const float* s = strand_sums + to + to / 64 * 8;
-        const float all = ((s[0] + s[padded]) + (s[2 * padded] + s[3 * padded])) +
-                          ((s[4 * padded] + s[5 * padded]) + (s[6 * padded] + s[7 * padded]));
-        y[to] = to_bf16(all / total);
+        const float all = ((s[0] + s[M::pitch]) + (s[2 * M::pitch] + s[3 * M::pitch])) +
+                          ((s[4 * M::pitch] + s[5 * M::pitch]) + (s[6 * M::pitch] + s[7 * M::pitch]));
+        y[slice * M::columns + to] = to_bf16(all / total);
     }
 }
 

@@ -68,11 +68,20 @@ struct DraftSource {
     int block_size, sequence, committed, kv_head;
 };
 
-// Keys and values of a tile, four threads a position, one asynchronous group, empty from tile `end` on. Tiles at or past
-// cut.tiles are block rows.
+// Four threads a position. What a tile's copy has to look up first: a page, or a row of the block; tiles at or past cut.tiles
+// are block rows.
+template <class Config>
+DEVICE int find_draft_tile(const DraftSource& from, const Rows& rows, const DraftCut<Config>& cut, int tile) {
+    const int i = threadIdx.x / 4, at = (cut.first_tile() + tile) * kDraftKeys + i, in_block = (tile - cut.tiles) * kDraftKeys + i;
+    if (tile >= cut.tiles) return in_block < from.block_size ? from.block_rows[in_block] : 0;
+    if (Config::ring > 0 || at < cut.first || at >= from.committed) return 0;
+    return rows.pages[size_t(from.sequence) * rows.pages_per_sequence + at / kPage];
+}
+
+// Keys and values of a tile by what was found, one asynchronous group, empty from tile `end` on.
 template <class Config>
 DEVICE void load_draft_tile(DraftShared<Config>& shared, int buffer, const DraftSource& from, const Rows& rows,
-                            const DraftCut<Config>& cut, int tile, int end) {
+                            const DraftCut<Config>& cut, int tile, int end, int found) {
     if (tile >= end) return cp_async_commit();   // groups are counted
     constexpr int vectors = Config::dim / 8;
     const int i = threadIdx.x / 4;
@@ -82,17 +91,15 @@ DEVICE void load_draft_tile(DraftShared<Config>& shared, int buffer, const Draft
         const int at = (cut.first_tile() + tile) * kDraftKeys + i;
         if (at >= cut.first && at < from.committed) {
             position = at;
-            size_t slot;
-            if constexpr (Config::ring > 0) slot = size_t(from.sequence) * Config::ring + at % Config::ring;
-            else slot = size_t(rows.pages[size_t(from.sequence) * rows.pages_per_sequence + at / kPage]) * kPage + at % kPage;
+            const size_t slot = Config::ring > 0 ? size_t(from.sequence) * Config::ring + at % max(1, Config::ring)
+                                                 : size_t(found) * kPage + at % kPage;
             const size_t offset = (slot * Config::kv_heads + from.kv_head) * Config::dim;
             key += offset;
             value += offset;
         }
     } else if ((tile - cut.tiles) * kDraftKeys + i < from.block_size) {
-        const int row = from.block_rows[(tile - cut.tiles) * kDraftKeys + i];
-        position = rows.position[row];
-        const size_t offset = (size_t(row) * Config::kv_heads + from.kv_head) * Config::dim;
+        position = rows.position[found];
+        const size_t offset = (size_t(found) * Config::kv_heads + from.kv_head) * Config::dim;
         key = from.k + offset;
         value = from.v + offset;
     }
@@ -244,7 +251,7 @@ DEVICE void draft_attention(const bf16* q, const bf16* k, const bf16* v, const b
     auto& groups = shared.groups;
     const Rows rows = *table;
     sort_rows(groups, rows);
-    cut_groups(groups, rows, Draft<Config>::group);
+    cut_groups<Draft<Config>::group>(groups, rows);
     for (int item = blockIdx.x; item < groups.count * Config::kv_heads * Config::parts; item += gridDim.x) {
         const int part = item % Config::parts, kv_head = item / Config::parts % Config::kv_heads;
         const int group = item / (Config::parts * Config::kv_heads);
@@ -258,14 +265,21 @@ DEVICE void draft_attention(const bf16* q, const bf16* k, const bf16* v, const b
         const int end = part < cut.parts - 1 ? tile + cut.tiles_of_part
                                              : cut.tiles + (from.block_size + kDraftKeys - 1) / kDraftKeys;
         __syncthreads();   // nobody reads the tiles of the item before
+        int found[Config::stages];   // the last one is looked up a tile ahead of its copy
 #pragma unroll
-        for (int stage = 0; stage < Config::stages - 1; ++stage) load_draft_tile(shared, stage, from, rows, cut, tile + stage, end);
+        for (int stage = 0; stage < Config::stages; ++stage) found[stage] = find_draft_tile(from, rows, cut, tile + stage);
+#pragma unroll
+        for (int stage = 0; stage < Config::stages - 1; ++stage)
+            load_draft_tile(shared, stage, from, rows, cut, tile + stage, end, found[stage]);
+        int& ahead = found[Config::stages - 1];
         DraftWarp<Config> warp;
         warp.start(q, rows, members, groups.rows_of(group), kv_head);
         for (int buffer = 0; tile < end; ++tile, buffer = (buffer + 1) % Config::stages) {
             cp_async_wait<Config::stages - 2>();
             __syncthreads();   // this tile is there, the buffer of the one before is free
-            load_draft_tile(shared, (buffer + Config::stages - 1) % Config::stages, from, rows, cut, tile + Config::stages - 1, end);
+            load_draft_tile(shared, (buffer + Config::stages - 1) % Config::stages, from, rows, cut, tile + Config::stages - 1, end,
+                            ahead);
+            ahead = find_draft_tile(from, rows, cut, tile + Config::stages);
             float s[4][4] = {};
             warp.score(smem_u32(shared.keys[buffer]), s);
             warp.weigh(shared.position[buffer], s);
@@ -275,7 +289,7 @@ DEVICE void draft_attention(const bf16* q, const bf16* k, const bf16* v, const b
     }
 }
 
-// grid: a block a query, i.e. head of a row; kMergeThreads a block.
+// grid: queries, i.e. heads of rows; kMergeThreads a block.
 template <class Config>
 DEVICE void draft_attention_merge(const float* sums, const float2* stats, const Rows* rows, bf16* y) {
     pdl_launch_dependents();
@@ -283,8 +297,8 @@ DEVICE void draft_attention_merge(const float* sums, const float2* stats, const 
     const int query = blockIdx.x, row = query / Config::heads;
     if (row >= rows->count) return;
     const DraftCut<Config> cut(rows->committed[rows->sequence[row]]);
-    merge_parts<Draft<Config>::queries, Config::dim>(sums + size_t(query) * Config::dim, stats + query, cut.parts,
-                                                     [](int i) { return i; }, y + size_t(query) * Config::dim);
+    merge_parts<Draft<Config>::queries, Config::dim, 1>(sums + size_t(query) * Config::dim, stats + query, cut.parts,
+                                                        [](int i) { return i; }, y + size_t(query) * Config::dim);
 }
 
 }  // namespace ddtree

@@ -41,36 +41,14 @@ struct Mla {
 
 DEVICE constexpr int quarters_stored(int tiles) { return tiles == 8 ? 3 : 4; }   // the fourth stays in its owner's registers
 
-// Where the key of each position lies. Positions from `end` on have none.
-struct MlaKeys {
-    const bf16 *pages, *scratch;
-    const int* page_table;
-    const u8* path;
-    int committed;   // path[0] is the key of this position
-    int end;
-    int following;   // where the next walk over pages of the same sequence begins, or -1
-
-    // In two steps, so that nobody waits for the page table: what is looked up early, and what is made of it.
-    DEVICE int find(int position) const {
-        return position >= committed ? int(path[position - committed]) : page_table[position / kPage];
-    }
-    template <int KEY>
-    DEVICE const bf16* row(int position, int found) const {
-        return position >= committed ? scratch + size_t(found) * KEY
-                                     : pages + (size_t(found) * kPage + position % kPage) * KEY;
-    }
-};
-
 template <class Config>
 struct MlaShared {
     unsigned char keys[2][Mla<Config>::buffer_bytes];
-    u64 arrived[2];                   // mbarriers: a tile's copies into each buffer
     float4 scores[Config::most * 2 * quarters_stored(Config::most)][32];   // D fragments; later a head tile's weights
     float factor[Config::most * 8];   // of O: its correction for a new peak
     u8 changed[8];                    // [head tile] whether a factor of its queries is not 1
     int last[8];                      // [head tile] the row's own position
     u8 path[kScratch];                // scratch slots of a row's ancestors, root first, itself last
-    MlaKeys source;                   // of the walk: registers are scarce
 };
 
 // The rows that a block attends for, and which of their heads.
@@ -96,46 +74,69 @@ struct MlaSum {                                            // of one block's wal
     float peak[2], total[2];                               // of the two queries that this lane weighs; warps below TILES
 };
 
-struct MlaStream {   // of tiles through the two buffers
-    u32 index;       // of the tile to be waited for next
-    bool started;    // it is on its way already
+DEVICE int copied_key() { return opaque(threadIdx.x) / 8; }   // eight threads copy a key
+
+// Where the keys of a walk lie. Looking them up takes two steps, find and row, so that nobody waits for the page table.
+// Keys of positions from `end` on are absent.
+template <class Config, bool MASKED>
+struct PageKeys {   // committed positions. Not MASKED: all of them below every query
+    static constexpr bool masked = MASKED;
+    const bf16* pages;
+    const int* const& table;
+    int end;
+
+    DEVICE int find(int tile) const { return table[u32(tile) / kPage]; }
+    DEVICE const bf16* row(int tile, int found) const {
+        return pages + size_t(u32(found * kPage + copied_key()) + u32(tile) % kPage) * Mla<Config>::key;
+    }
 };
 
-DEVICE void init_stream(u64 (&arrived)[2]) {   // a block's barrier must follow
-    if (threadIdx.x < 2) {
-        mbar_init(smem_u32(&arrived[threadIdx.x]), 1);
-        mbar_fence_init();
-    }
-}
-
-constexpr int kKeysOfWarp = kTileKeys / (kMlaThreads / 32);   // copied by its first lanes, one each
-
-DEVICE int copied_key() { return threadIdx.x / 32 * kKeysOfWarp + threadIdx.x % 32; }
-
-// Bulk copies of the keys of a tile; `found` is what this lane's key was found by. Absent keys become zeros.
 template <class Config>
-DEVICE void load_keys(MlaShared<Config>& shared, u32 index, int tile, int found) {
-    using M = Mla<Config>;
-    constexpr u32 bytes = M::key * 2;
-    const int lane = threadIdx.x % 32, key = copied_key();
-    const MlaKeys& keys = shared.source;
-    const int count = tile == keys.following ? kTileKeys : min(kTileKeys, keys.end - tile);
-    const u32 bar = smem_u32(&shared.arrived[index % 2]);
-    unsigned char* const to = shared.keys[index % 2];
-    if (threadIdx.x == 0) mbar_arrive_expect_tx(bar, count * bytes);
-    if (lane < kKeysOfWarp && key < count)
-        bulk_load(smem_u32(to + key * M::pitch), keys.template row<M::key>(tile + key, found), bytes, bar);
-    if (count == kTileKeys) return;
-    for (int absent = max(count, threadIdx.x / 32 * kKeysOfWarp); absent < (threadIdx.x / 32 + 1) * kKeysOfWarp; ++absent)
-        for (int vector = lane; vector < M::key / 8; vector += 32) store16(to + absent * M::pitch + vector * 16, make_uint4(0, 0, 0, 0));
-    fence_async_proxy();   // before later copies into the same bytes
-}
+struct PathKeys {   // committed positions, then the scratch rows of a path
+    static constexpr bool masked = true;
+    const bf16 *pages, *scratch;
+    const int* table;
+    const u8* path;
+    int committed, end;
+
+    DEVICE int find(int tile) const {
+        const int position = tile + copied_key();
+        return position >= end ? 0 : position < committed ? table[u32(position) / kPage] : int(path[position - committed]);
+    }
+    DEVICE const bf16* row(int tile, int found) const {
+        const int position = tile + copied_key();
+        return position < committed ? pages + size_t(u32(found * kPage) + u32(position) % kPage) * Mla<Config>::key
+                                    : scratch + size_t(u32(found)) * Mla<Config>::key;
+    }
+};
+
+// This thread's share of the copy of a tile, in steps, so that they can stand between other instructions: many at once would
+// hold up every other access to shared memory.
+template <class Config>
+struct MlaCopy {
+    static constexpr int vectors = Mla<Config>::key / 8, steps = (vectors + 7) / 8;
+    u32 to;
+    const bf16* from;
+    bool asked, valid;   // absent keys become zeros
+
+    template <class Keys>
+    DEVICE MlaCopy(MlaShared<Config>& shared, u32 buffer, const Keys& keys, int tile, int found) {
+        const int lane = opaque(threadIdx.x) % 8 * 8;
+        to = smem_u32(shared.keys) + buffer * Mla<Config>::buffer_bytes + copied_key() * Mla<Config>::pitch + lane * 2;
+        from = keys.row(max(tile, 0), found) + lane;
+        asked = tile >= 0;
+        valid = !Keys::masked || tile + copied_key() < keys.end;
+    }
+    DEVICE void step(int i) const {
+        if (asked && (vectors % 8 == 0 || i * 8 + opaque(threadIdx.x) % 8 < vectors)) cp_async16(to + i * 128, from + i * 64, valid);
+    }
+};
 
 // ---- one tile of 32 keys -------------------------------------------------------------------------------------------------
 // Of 8 head tiles a warp scores four, and the one that it weighs, its own, comes first.
 template <int TILES>
-DEVICE int scored_tile(int i) {
-    const int warp = threadIdx.x / 32;
+DEVICE int scored_tile(int i, u32 thread) {
+    const int warp = thread / 32;
     return TILES == 8 ? warp / 4 * 4 + ((warp ^ i) & 3) : i;
 }
 
@@ -145,10 +146,11 @@ DEVICE void load_queries(const bf16* q, const MlaQueries& queries,
                          u32 (&fragment)[MlaTiles<Config, TILES>::scored][Mla<Config>::quarter_steps][2]) {
     using M = Mla<Config>;
     using Tiles = MlaTiles<Config, TILES>;
-    const int lane = threadIdx.x % 32, quarter = threadIdx.x / 32 % 4;
+    const u32 thread = opaque(threadIdx.x);
+    const int lane = thread % 32, quarter = thread / 32 % 4;
 #pragma unroll
     for (int i = 0; i < Tiles::scored; ++i) {
-        const int tile = scored_tile<TILES>(i), head = queries.head + tile % Tiles::of_row * 8 + lane / 4;
+        const int tile = scored_tile<TILES>(i, thread), head = queries.head + tile % Tiles::of_row * 8 + lane / 4;
         const bf16* from = q + (size_t(queries.row(tile / Tiles::of_row)) * Config::heads + head) * M::key + lane % 4 * 2;
 #pragma unroll
         for (int k = 0; k < M::quarter_steps; ++k) {
@@ -161,24 +163,28 @@ DEVICE void load_queries(const bf16* q, const MlaQueries& queries,
 }
 
 template <class Config, int TILES>
-DEVICE float4& score_slot(MlaShared<Config>& shared, int tile, int half, int quarter) {
-    return shared.scores[(tile * 2 + half) * quarters_stored(TILES) + quarter][threadIdx.x % 32];
+DEVICE float4& score_slot(MlaShared<Config>& shared, int tile, int half, int quarter, int lane) {
+    return shared.scores[(tile * 2 + half) * quarters_stored(TILES) + quarter][lane];
 }
 
-// Leaves a quarter of every score in shared memory; what this warp will weigh itself stays in `own`.
+// Leaves a quarter of every score in shared memory; what this warp will weigh itself stays in `own`. Meanwhile a later tile is
+// asked for.
 template <class Config, int TILES>
 DEVICE void score_tile(MlaShared<Config>& shared, u32 keys,
-                       const u32 (&query)[MlaTiles<Config, TILES>::scored][Mla<Config>::quarter_steps][2], float (&own)[2][4]) {
+                       const u32 (&query)[MlaTiles<Config, TILES>::scored][Mla<Config>::quarter_steps][2], float (&own)[2][4],
+                       const MlaCopy<Config>& copy) {
     using M = Mla<Config>;
-    constexpr int scored = MlaTiles<Config, TILES>::scored;
-    const int lane = threadIdx.x % 32, quarter = threadIdx.x / 32 % 4;
+    constexpr int scored = MlaTiles<Config, TILES>::scored, passes = TILES == 8 ? 2 : 1;
+    const u32 thread = opaque(threadIdx.x);
+    const int lane = thread % 32, quarter = thread / 32 % 4;
 #pragma unroll
-    for (int pass = 0; pass < (TILES == 8 ? 2 : 1); ++pass) {
-        const int half = TILES == 8 ? pass : threadIdx.x / 128;
+    for (int pass = 0; pass < passes; ++pass) {
+        const int half = TILES == 8 ? pass : thread / 128;
         const u32 from = keys + (half * 16 + lane % 16) * M::pitch + lane / 16 * 16 + quarter * 32;
         float s[scored][4] = {};
 #pragma unroll
         for (int k = 0; k < M::quarter_steps; ++k) {
+            if (pass == 0) copy.step(k);
             if (M::steps % 4 != 0 && 4 * k + quarter >= M::steps) break;
             u32 key[4];
             ldmatrix_x4(key, from + k * 128);
@@ -187,7 +193,7 @@ DEVICE void score_tile(MlaShared<Config>& shared, u32 keys,
         }
 #pragma unroll
         for (int i = TILES == 8 ? 1 : 0; i < scored; ++i)
-            score_slot<Config, TILES>(shared, scored_tile<TILES>(i), half, TILES == 8 ? i - 1 : quarter) =
+            score_slot<Config, TILES>(shared, scored_tile<TILES>(i, thread), half, TILES == 8 ? i - 1 : quarter, lane) =
                 make_float4(s[i][0], s[i][1], s[i][2], s[i][3]);
         if constexpr (TILES == 8)
 #pragma unroll
@@ -196,11 +202,11 @@ DEVICE void score_tile(MlaShared<Config>& shared, u32 keys,
 }
 
 // Scores to weights, one head tile a warp. A lane has keys lane / 4 + 0, 8, 16, 24 of queries 2 (lane % 4) and the next.
-template <class Config, int TILES>
+template <class Config, int TILES, bool MASKED>
 DEVICE void weigh_tile(MlaShared<Config>& shared, int begin, const float (&own)[2][4], MlaSum<Config, TILES>& sum) {
-    const int lane = threadIdx.x % 32, tile = threadIdx.x / 32;
+    const u32 thread = opaque(threadIdx.x);
+    const int lane = thread % 32, tile = thread / 32;
     if (tile >= TILES) return;
-    const int last = shared.last[tile];
     float p[2][4];
     const auto element = [](const float4& x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; };
 #pragma unroll
@@ -208,55 +214,68 @@ DEVICE void weigh_tile(MlaShared<Config>& shared, int begin, const float (&own)[
         float4 part[quarters_stored(TILES)];
 #pragma unroll
         for (int quarter = 0; quarter < quarters_stored(TILES); ++quarter)
-            part[quarter] = score_slot<Config, TILES>(shared, tile, half, quarter);
+            part[quarter] = score_slot<Config, TILES>(shared, tile, half, quarter, lane);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             // Of 8 head tiles, the parts are those of quarters own ^ 1, own ^ 2 and own ^ 3: the same sum of pairs.
             const float s = TILES == 8 ? (own[half][i] + element(part[0], i)) + (element(part[1], i) + element(part[2], i))
                                        : (element(part[0], i) + element(part[1], i)) +
                                              (element(part[2], i) + element(part[quarters_stored(TILES) - 1], i));
-            p[half][i] = begin + half * 16 + lane / 4 + i / 2 * 8 <= last ? s * Config::scale_log2 : kNoPeak;
+            const bool visible = !MASKED || begin + half * 16 + lane / 4 + i / 2 * 8 <= shared.last[tile];
+            p[half][i] = visible ? s : kNoPeak;
         }
     }
-    bool changed = false;
+    float highest[2], factor[2] = {1.f, 1.f};
+    bool raised = false;
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
-        float peak = fmaxf(fmaxf(p[0][odd], p[0][odd + 2]), fmaxf(p[1][odd], p[1][odd + 2]));
-#pragma unroll
-        for (int distance = 4; distance < 32; distance *= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, distance));
-        float factor = 1.f;
-        if (peak > sum.peak[odd] + kSlack) {
-            if (sum.peak[odd] != kNoPeak) factor = ex2(sum.peak[odd] - peak);
-            sum.peak[odd] = peak;
-        }
-        changed |= factor != 1.f;
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-#pragma unroll
-            for (int below = 0; below < 4; below += 2) {
-                float& x = p[half][odd + below];
-                x = x == kNoPeak ? 0.f : ex2(x - sum.peak[odd]);   // select: without visible keys the peak is kNoPeak too
-            }
-        sum.total[odd] = fmaf(sum.total[odd], factor, (p[0][odd] + p[0][odd + 2]) + (p[1][odd] + p[1][odd + 2]));
-        if (lane < 4) shared.factor[tile * 8 + lane * 2 + odd] = factor;
+        highest[odd] = fmaxf(fmaxf(p[0][odd], p[0][odd + 2]), fmaxf(p[1][odd], p[1][odd + 2]));
+        raised |= highest[odd] * Config::scale_log2 > sum.peak[odd] + kSlack;
     }
-    changed = __any_sync(0xffffffffu, changed);
-    if (lane == 0) shared.changed[tile] = changed;
+    raised = __any_sync(0xffffffffu, raised);
+    if (raised) {   // seldom but in a walk's first tile
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+#pragma unroll
+            for (int distance = 4; distance < 32; distance *= 2)
+                highest[odd] = fmaxf(highest[odd], __shfl_xor_sync(0xffffffffu, highest[odd], distance));
+            const float before = sum.peak[odd], now = highest[odd] * Config::scale_log2;
+            if (highest[odd] != kNoPeak && now > before + kSlack) {
+                sum.peak[odd] = now;
+                if (before != kNoPeak) factor[odd] = ex2(before - now);
+            }
+            if (lane < 4) shared.factor[tile * 8 + lane * 2 + odd] = factor[odd];
+        }
+        raised = __any_sync(0xffffffffu, factor[0] != 1.f || factor[1] != 1.f);
+    }
+    if (lane == 0) shared.changed[tile] = raised;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float x = ex2(fmaf(p[half][i], Config::scale_log2, -sum.peak[i % 2]));
+            p[half][i] = MASKED && p[half][i] == kNoPeak ? 0.f : x;   // select: without visible keys there is no peak
+        }
     __syncwarp();   // all lanes have read the scores: the weights take their place
     u32* weights = reinterpret_cast<u32*>(&shared.scores[tile * 2 * quarters_stored(TILES)]);
 #pragma unroll
     for (int group = 0; group < 4; ++group)
         weights[group * 32 + lane] = pack_bf16(p[group / 2][group % 2 * 2], p[group / 2][group % 2 * 2 + 1]);
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd)
+        sum.total[odd] = fmaf(sum.total[odd], factor[odd], (p[0][odd] + p[0][odd + 2]) + (p[1][odd] + p[1][odd + 2]));
 }
 
 template <class Config, int TILES>
 DEVICE void add_values(const MlaShared<Config>& shared, u32 keys, MlaSum<Config, TILES>& sum) {
     using M = Mla<Config>;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u32 thread = opaque(threadIdx.x);
+    const int lane = thread % 32, warp = thread / 32;
     const uint2 changed = *reinterpret_cast<const uint2*>(shared.changed);
     if (changed.x | changed.y)
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
+            if (((tile < 4 ? changed.x : changed.y) >> tile % 4 * 8 & 0xff) == 0) continue;   // its factors are old ones
             const float even = shared.factor[tile * 8 + lane % 4 * 2], odd = shared.factor[tile * 8 + lane % 4 * 2 + 1];
 #pragma unroll
             for (int m = 0; m < M::value_tiles; ++m)
@@ -291,49 +310,41 @@ DEVICE void add_values(const MlaShared<Config>& shared, u32 keys, MlaSum<Config,
 }
 
 // ---- a walk over the keys of positions begin .. keys.end - 1; begin is a multiple of 32 -----------------------------------
-// `last`: the own position of the row that this warp weighs.
-template <class Config>
-DEVICE int find_key(const MlaShared<Config>& shared, int tile) {   // of this lane, in a tile that there is or that follows
-    const MlaKeys& keys = shared.source;
-    const int position = tile + copied_key();
-    return tile >= 0 && threadIdx.x % 32 < kKeysOfWarp && (tile == keys.following || position < keys.end) ? keys.find(position) : 0;
+// Tiles go to the two buffers in turn, a walk's first one to buffer 0; walks that are not MASKED have an even number of tiles.
+// start_walk asks for the first tile; a barrier of it tells what `keys` needs to have been written. following(): where the next
+// walk over pages of the same sequence begins, or -1; its first tile is asked for while the last one here is in work, so that
+// it needs no start_walk. Keys are found a tile ahead of their copies.
+template <class Config, class Keys>
+DEVICE void start_walk(MlaShared<Config>& shared, const Keys& keys, int begin) {
+    __syncthreads();   // the walk before is over
+    const MlaCopy<Config> copy(shared, 0, keys, begin, keys.find(begin));
+#pragma unroll
+    for (int i = 0; i < copy.steps; ++i) copy.step(i);
+    cp_async_commit();
 }
 
-template <class Config>
-DEVICE void start_walk(MlaShared<Config>& shared, const MlaKeys& keys, int begin, int last, const MlaStream& stream) {
-    if (threadIdx.x == 0) shared.source = keys;
-    if (threadIdx.x % 32 == 0) shared.last[threadIdx.x / 32] = last;
-    __syncthreads();
-    if (!stream.started) load_keys(shared, stream.index, begin, find_key(shared, begin));
-}
-
-// After start_walk. The first tile of the following walk is asked for while the last one here is in work. Keys are found a
-// tile ahead of their copies.
-template <class Config, int TILES>
+template <class Config, int TILES, class Keys, class Following>
 DEVICE void attend(MlaShared<Config>& shared, const u32 (&query)[MlaTiles<Config, TILES>::scored][Mla<Config>::quarter_steps][2],
-                   int begin, MlaStream& stream, MlaSum<Config, TILES>& sum) {
-    const MlaKeys& keys = shared.source;
-    const auto after = [&] { return begin + kTileKeys < keys.end ? begin + kTileKeys : keys.following; };
-    int found = find_key(shared, after());
+                   const Keys& keys, int begin, Following following, MlaSum<Config, TILES>& sum) {
+    int left = u32(keys.end - begin + kTileKeys - 1) / kTileKeys;   // tiles
+    int next = left > 1 ? begin + kTileKeys : following(), found = keys.find(max(next, 0));
     sum = {};
     sum.peak[0] = sum.peak[1] = kNoPeak;
-    for (bool more = true; more; ++stream.index) {
-        mbar_wait(smem_u32(&shared.arrived[stream.index % 2]), stream.index / 2 % 2);
-        __syncthreads();   // scores, weights and the other buffer are free, zeros are there
-        more = begin + kTileKeys < keys.end;
-        if (after() >= 0) load_keys(shared, stream.index + 1, after(), found);
-        const int tile = begin;
-        begin += kTileKeys;
-        if (more) found = find_key(shared, after());
-        const u32 buffer = smem_u32(shared.keys[stream.index % 2]);
+    for (; left > 0; --left, begin += kTileKeys) {
+        cp_async_wait<0>();
+        __syncthreads();   // the tile is there; scores, weights and the other buffer are free
+        const u32 buffer = Keys::masked ? begin / kTileKeys % 2 : left % 2;
+        const MlaCopy<Config> copy(shared, buffer ^ 1, keys, next, found);
+        if (left > 1) next = left > 2 ? next + kTileKeys : following(), found = keys.find(max(next, 0));
+        const u32 from = smem_u32(shared.keys[buffer]);
         float own[2][4];
-        score_tile<Config, TILES>(shared, buffer, query, own);
+        score_tile<Config, TILES>(shared, from, query, own, copy);
+        cp_async_commit();
         __syncthreads();
-        weigh_tile<Config, TILES>(shared, tile, own, sum);
+        weigh_tile<Config, TILES, Keys::masked>(shared, begin, own, sum);
         __syncthreads();
-        add_values<Config, TILES>(shared, buffer, sum);
+        add_values<Config, TILES>(shared, from, sum);
     }
-    stream.started = keys.following >= 0;
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd)
 #pragma unroll
@@ -341,17 +352,26 @@ DEVICE void attend(MlaShared<Config>& shared, const u32 (&query)[MlaTiles<Config
             sum.total[odd] += __shfl_xor_sync(0xffffffffu, sum.total[odd], distance);
 }
 
-// Calls store(tile, query, odd) for every query whose sums this thread holds and that exists; query = row x heads + head.
-template <class Config, int TILES, class Store>
-DEVICE void for_each_query(const MlaQueries& queries, Store store) {
+// Calls store(tile, query, odd) for every query whose sums this thread holds, that exists and whose row is meant; query = row x
+// heads + head.
+template <class Config, int TILES, class Meant, class Store>
+DEVICE void for_each_query(const MlaQueries& queries, Meant meant, Store store) {
     using Tiles = MlaTiles<Config, TILES>;
+    const int lane = opaque(threadIdx.x) % 32;
+    int first[Tiles::rows];   // -1: nothing to store
+#pragma unroll
+    for (int member = 0; member < Tiles::rows; ++member) {
+        const int row = queries.row(member);
+        first[member] = member < queries.count && meant(row) ? row * Config::heads : -1;
+    }
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd) {
             const int member = tile / Tiles::of_row;
-            const int head = queries.head + tile % Tiles::of_row * 8 + threadIdx.x % 4 * 2 + odd;
-            if (member < queries.count && head < Config::heads) store(tile, queries.row(member) * Config::heads + head, odd);
+            const int head = queries.head + tile % Tiles::of_row * 8 + lane % 4 * 2 + odd;
+            const bool there = Config::heads == Config::head_tiles * 8 || head < Config::heads;
+            if (there && first[member] >= 0) store(tile, first[member] + head, odd);
         }
 }
 

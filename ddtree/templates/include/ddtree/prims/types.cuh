@@ -133,7 +133,7 @@ PRIM bf16x2 dup_hi(u32 pair) {
 }
 
 // x, but the compiler does not know. What is computed from it in a loop stays there, and holds no registers across it.
-PRIM int opaque(int x) {
+PRIM u32 opaque(u32 x) {
 #ifndef DDTREE_EMULATED
     asm volatile("" : "+r"(x));
 #endif
