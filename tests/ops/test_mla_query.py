@@ -111,5 +111,7 @@ def test_what_the_kernel_refuses() -> None:
 def catches(run) -> None:
     rng = np.random.default_rng(0)
     check(query(3, 40, 16, 24, 72, rows=40), decode_rows([9 * r for r in range(35)]), rng, run)
-    check(query(3, 40, 16, 24, 72, rows=40), decode_rows([9 * r for r in range(35)]), rng, run, tree=False)  # two groups
+    check(
+        query(3, 40, 16, 24, 72, rows=40), decode_rows([9 * r for r in range(35)]), rng, run, tree=False
+    )  # two groups
     check(query(2, 32, 16, 32, 64, rows=8), tree_rows([40_000], [6]), rng, run)
