@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
 import numpy as np
 
-from ddtree.graph.buckets import BUCKETS
+from ddtree.graph.buckets import BUCKETS, bucket
 from ddtree.graph.budget import Costs
 from ddtree.graph.model import Model
 from ddtree.runtime.decoder import Decoder, Sampling
 
 REPEATS = 3
+ROUNDS = 6  # of each row capacity, for measured_rounds
 
 
 def written(model: Model, target: str) -> Costs | None:
@@ -54,3 +56,31 @@ def measured_steps(decoder: Decoder) -> Costs:
         return measured(lambda rows: decoder.rehearse(slot, rows), decoder.draft_trees)
     finally:
         decoder.end(slot)
+
+
+def _favoured(rows: int) -> Costs:
+    """Costs by which rounds draft, and verify as many rows as that row capacity holds."""
+    return Costs(tuple(1e-3 if b == rows else 1e6 for b in BUCKETS), 1e-12)
+
+
+def measured_rounds(decoder: Decoder) -> Costs:
+    """Costs of a decoder whose GPU chooses, from its own rounds on one sequence: with costs that favour one row capacity
+    after the other, and some that favour no draft. The fastest round of each kind counts, with the idle time before it. Row
+    capacities that no tree fills cost what the next smaller one does."""
+    best: dict[tuple[bool, int], float] = {}
+    dear = Costs((1e-3, *(1e6,) * (len(BUCKETS) - 1)), 1e-2)  # a draft: too dear, and no probe for thousands of rounds
+    for costs in (dear, *map(_favoured, BUCKETS)):
+        decoder.use(costs)
+        slot, _ = decoder.start([0], Sampling(), min(8 * ROUNDS, decoder.context - 1))
+        try:
+            for _ in range(ROUNDS):
+                done = decoder.round()[slot]
+                assert done.choice
+                key = done.choice.draft, bucket(done.choice.rows)
+                best[key] = min(best.get(key, math.inf), 1e3 * sum(done.seconds.values()))
+        finally:
+            decoder.end(slot)
+    plain = best[False, 1]
+    draft = max(1e-6, best[True, 1] - plain)
+    verify = [plain, *(best.get((True, b), 0.0) - draft for b in BUCKETS[1:])]
+    return Costs(tuple(np.maximum.accumulate(verify).tolist()), draft)

@@ -17,9 +17,9 @@ THREADS = 256  # more than the 64 sizes that are compared, and a warp for each o
 
 # The arguments of each kernel, by the names that the executor binds. `active` is a word with the number of sequences, as
 # `struct Round` begins with; `costs` is Costs.table of graph/budget.py in device memory; `pending` is the `features` of the
-# context step, and `context_table` its row table.
+# context step, and `context_table` its row table. `on_...` are the handles of the round's branches.
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "context_rows": ("active", "slots", "committed", "context_table", "budget_state"),
+    "context_rows": ("round", "context_table", "budget_state", "on_take_in", "on_draft", "on_commit"),
     "choose_budget": ("active", "slots", "costs", "node_score", "node_depth", "count", "budget_state"),
     "keep_features": ("active", "slots", "features", "pending", "budget_state"),
     "settle_budget": (
@@ -60,9 +60,10 @@ def budget_tiles(limits: Limits, row_bytes: int) -> dict[str, Tile]:
 def state_dtype(limits: Limits) -> np.dtype:
     """`struct BudgetState` (include/ddtree/budget_state.cuh)."""
     arrays = [(name, np.float64, limits.depths) for name in ("hits", "mass", "ratio")]
+    arrays.append(("factor", np.float64, limits.depths + 1))
     slot = np.dtype([*arrays, *((name, np.int32) for name in ("walk", "full", "waiting"))], align=True)
-    scalars = [(name, np.float64) for name in ("lost", "ms", "expected")]
-    counters = [(name, np.int32) for name in ("draft", "waited", "rows", "bucket", "take_in")]
+    scalars = [(name, np.float64) for name in ("lost", "ms", "expected", "before")]
+    counters = [(name, np.int32) for name in ("draft", "waited", "rows", "bucket", "take_in", "drafted")]
     return np.dtype([*scalars, *counters, ("slot", slot, limits.sequences)], align=True)
 
 
@@ -71,3 +72,12 @@ def first_state(limits: Limits) -> np.ndarray:
     state = np.zeros(1, state_dtype(limits))
     state["draft"], state["slot"]["ratio"] = 1, 1
     return state
+
+
+def joined(limits: Limits, slot: int) -> list[tuple[int, np.ndarray]]:
+    """What changes in the state when a sequence joins, as (offset, bytes): nothing is known of its text, so drafting gets its
+    chance."""
+    state, dtype = first_state(limits), state_dtype(limits)
+    fields: list[tuple[int, np.ndarray]] = [(dtype.fields[n][1], state[n]) for n in ("lost", "draft", "waited")]  # type: ignore[index]
+    slots = dtype.fields["slot"][1] + slot * dtype["slot"].base.itemsize  # type: ignore[index]
+    return [*fields, (slots, state["slot"][0, slot : slot + 1])]

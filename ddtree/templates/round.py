@@ -21,7 +21,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "commit_rows": ("round", "count", "path", "length", "commit_table"),
     "advance": (
         "round", "count", "path", "length", "emitted", "kept", "done", "node_token", "node_parent", "node_depth", "node_score",
-        "ring", "control", "more",
+        "ring", "control", "budget_state", "more",
     ),
 }  # fmt: skip
 
@@ -48,8 +48,9 @@ def round_tiles(limits: Limits, mask_id: int) -> dict[str, Tile]:
         "ring": ring_rounds(limits),
         "record_bytes": record_dtype(limits).itemsize,
         "buckets": tuple(needed_buckets(limits)),
+        "chooses": limits.auto,
     }
-    suffix = "_".join(map(str, sizes.values()))
+    suffix = "_".join(map(str, sizes.values())) + ("_auto" if limits.auto else "")
     return {
         name: Tile(
             name=f"{name}_{suffix}",
@@ -87,6 +88,10 @@ def record_dtype(limits: Limits) -> np.dtype:
             ("active", np.int32),
             ("rows", np.int32),
             ("slots", np.int32, sequences),
+            ("drafted", np.int32),
+            ("unused", np.int32),
+            *((name, np.float64) for name in ("ms", "expected", "before")),
+            ("factor", np.float64, (sequences, wide)),
             ("score", np.float64, (sequences, nodes)),
             ("slot", slot, sequences),
         ],

@@ -14,7 +14,7 @@ from ddtree.graph.buckets import BUCKETS, bucket
 from ddtree.graph.budget import PATIENCE, PROBE, Choice, Costs, Policy
 from ddtree.graph.build import Limits
 from ddtree.graph.ops.build_tree import DraftTree, best_first
-from ddtree.templates.budget import ARGUMENTS, budget_tiles, first_state
+from ddtree.templates.budget import ARGUMENTS, budget_tiles, first_state, joined
 from ddtree.templates.render import INCLUDE, render_tile
 from tests.emulator import SCHEDULES, KernelError, Module, guarded
 from tests.emulator.nvrtc import compile_ptx
@@ -69,20 +69,11 @@ def modules(
     return made
 
 
-@cache
-def join_module(sequences: int, depths: int, change: Change | None = None) -> Module:
-    """A kernel that calls what the loop's own kernel calls when a sequence joins."""
-    body = f"join(ddtree::BudgetState<{depths}, {sequences}>* state, int slot) {{ ddtree::join_budget(state, slot); }}"
-    folders = [changed_headers(*change)] if change else []
-    return Module(f'#include "ddtree/budget_state.cuh"\nKERNEL(1)\n{body}\n', ["join"], include_dirs=folders)
-
-
 class Kernels:
     """The device's side: state, trees and outputs in guarded memory. Garbage stands where nothing should be read."""
 
     def __init__(self, shape: Limits, costs: Costs, schedule: Schedule, mode: str, change: Change | None) -> None:
         self.limits, self.schedule = shape, schedule
-        self.joining = join_module(shape.sequences, shape.depths, change)
         self.modules = modules(shape.sequences, shape.depths, mode, change)
         n, k = shape.sequences, shape.nodes
         self.places = {
@@ -103,7 +94,9 @@ class Kernels:
 
     def join(self, slot: int) -> None:
         """A sequence joins in a slot."""
-        self.joining.launch("join", 1, 1, [self.places["budget_state"], slot])
+        memory = self.places["budget_state"].view(np.uint8)
+        for offset, data in joined(self.limits, slot):
+            memory[offset : offset + data.nbytes] = np.frombuffer(data.tobytes(), np.uint8)
 
     def launch(self, name: str, slots: list[int]) -> None:
         order = guarded(np.array(slots, np.int32))
@@ -277,7 +270,6 @@ def test_a_gpu_decides_as_the_host(sequences: int, depths: int) -> None:
 MUTATIONS = [
     ("least[at], other < mine)", "least[at], other > mine)"),
     ("theirs > key || (equal && theirs == key)", "theirs > key"),
-    ("ratio = 1.;", "ratio = 0.;"),
     ("costs[Config::capacities + 1 + bucket]", "costs[Config::capacities + bucket]"),
     ("__dadd_rn(kPrior, slot->hits[depth]) /", "slot->hits[depth] /"),
     ("back = at % nodes - 1; back > 0", "back = at % nodes - 1; back > 64"),

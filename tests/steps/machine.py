@@ -10,12 +10,15 @@ import numpy as np
 
 from ddtree.graph.buckets import needed_buckets
 from ddtree.graph.build import Limits
+from ddtree.graph.ops.build_tree import DraftTree
 from tests.emulator import guarded
+from tests.steps.choosing import Choosing
 from tests.steps.rounds import Between, HostDevice, Table, ints
 
 MASK, STOP, VOCAB = 9, 7, 50
 WORD = 2**32 - 1
 CONFIGS = [Limits(1, 8, 7, 8, 16, 15), Limits(5, 8, 3, 4, 13, 12), Limits(64, 8, 1, 2, 32, 8), Limits(3, 8, 0, 0, 1, 1)]
+AUTO = Limits(3, 8, 7, 8, 64, 63, auto=True)
 
 
 @dataclass
@@ -92,6 +95,8 @@ class Machine:
         shapes |= dict.fromkeys(("path", "emitted"), (n, wide)) | dict.fromkeys(("length", "kept", "done"), (n,))
         self.out = {name: guarded(np.full(shape, -5, np.int32)) for name, shape in shapes.items()}
         self.out["node_score"] = guarded(np.zeros((n, limits.nodes)))
+        self.choosing = Choosing(self.kernels) if limits.auto else None
+        self.score = -0.15 * np.arange(limits.nodes)  # of a tree's nodes
         self.busy, self.bucket = False, 0
 
     def launch(self, rows: int) -> None:
@@ -117,13 +122,19 @@ class Machine:
         tables = {k: Table(limits.sequences, state.arrays["committed"], rows=n) for k, n in rows_of.items()}
         ids = {f"{k}_ids": guarded(np.full(rows_of[k], -7, np.int32)) for k in ("draft", "verify")}
         places = {**self.out, **ids, **{f"{k}_table": t.struct for k, t in tables.items()}}
-        if limits.block:
+        most, drafts = 0, self.choosing.begins(slots, before["committed"]) if self.choosing else limits.block > 0
+        if drafts:
             kernels.run("draft_rows", places)
             self._check_draft_rows(slots, before, tables["draft"], ids["draft_ids"])
-            most = min(int(struct[1]), 64 // active - 1)
+            most = min(int(struct[1]), 64 - active if limits.auto else 64 // active - 1)
             assert [kernels.array("budgets")[s] for s in slots] == [most] * active
-        trees = {s: self.model.tree(s, before["committed"][s], most + 1 if limits.block else 1) for s in slots}
-        self._draft(trees)
+        trees = {s: self.model.tree(s, before["committed"][s], most + 1) for s in slots}
+        if drafts or not self.choosing:
+            self._draft(trees)
+        if self.choosing:
+            whole = {s: DraftTree(*np.array(tree, np.int32).T, self.score[: len(tree)]) for s, tree in trees.items()}
+            sizes = self.choosing.choose(whole, places)
+            trees = {s: tree[: sizes[s] + 1] for s, tree in trees.items()}
         kernels.run("tree_rows", places)
         rows = [(s, n, node) for s in slots for n, node in enumerate(trees[s])]
         self._check_tree_rows(rows, trees, slots, before, tables["verify"], ids["verify_ids"])
@@ -137,8 +148,12 @@ class Machine:
         assert t.arrays["position"][: len(paths)].tolist() == [before["committed"][s] + j for s, j in paths]
         assert t.arrays["source"][: len(paths)].tolist() == [first[s] + outcome[s][0][j] for s, j in paths]
         pause, tail = (int(ints(state.control, 18, dtype=np.uint32)[i]) for i in (16, 17))
+        if self.choosing:
+            self.choosing.settle({s: emitted for s, (_, emitted) in outcome.items()}, places)
         kernels.run("advance", places)
         self._check_advance(slots, trees, outcome, before, turn, pause, tail)
+        if self.choosing:
+            self.choosing.check_record(turn, slots)
 
     def _check_draft_rows(self, slots, before, table, ids) -> None:  # type: ignore[no-untyped-def]
         block, a, n = self.limits.block, table.arrays, len(slots) * self.limits.block
@@ -156,7 +171,7 @@ class Machine:
                 count[s] = len(tree)
             for name, column in zip(("node_token", "node_parent", "node_depth"), zip(*tree, strict=True), strict=True):
                 self.out[name][s, : len(tree)] = column
-            self.out["node_score"][s, : len(tree)] = -np.arange(len(tree))
+            self.out["node_score"][s, : len(tree)] = self.score[: len(tree)]
 
     def _verify(self, outcome: dict[int, tuple[list[int], list[int]]], remaining: np.ndarray) -> None:
         self.out["length"][:] = 0
@@ -193,7 +208,7 @@ class Machine:
             assert mine["token"][: len(tree)].tolist() == [before["anchor"][s], *(n[0] for n in tree[1:])]
             assert mine["parent"][: len(tree)].tolist() == [n[1] for n in tree]
             assert mine["depth"][: len(tree)].tolist() == [n[2] for n in tree]
-            assert record["score"][s][: len(tree)].tolist() == (-np.arange(len(tree))).tolist()
+            assert record["score"][s][: len(tree)].tolist() == self.score[: len(tree)].tolist()
             assert kernels.array("anchor")[s] == emitted[-1]
             assert kernels.array("committed")[s] == before["committed"][s] + len(path)
             assert kernels.array("remaining")[s] == before["remaining"][s] - len(path)

@@ -10,13 +10,18 @@ from typing import Any, Literal
 import numpy as np
 
 from ddtree.graph.build import Limits
+from ddtree.runtime.cuda.budget import BudgetMemory
+from ddtree.runtime.cuda.round import ARGUMENTS
 from ddtree.runtime.cuda.round_state import RoundState
+from ddtree.templates.budget import budget_tiles
 from ddtree.templates.render import render_tile
-from ddtree.templates.round import ARGUMENTS, round_tiles
+from ddtree.templates.round import round_tiles
 from tests.emulator import SCHEDULES, Schedule, guarded
 from tests.ops.harness import Mutation
 from tests.ops.harness import _module as module_of
 
+CONDITIONS = ("more", "choice", "on_take_in", "on_draft", "on_commit")
+ROW = 16  # bytes of a row of features
 COLUMNS = ("sequence", "position", "parent", "node", "committed", "pages", "wanted", "source")
 
 
@@ -84,17 +89,22 @@ class Between:
     ) -> None:
         self.limits, self.device = limits, device or HostDevice()
         self.mode, self.schedule, self.mutation = mode, schedule, mutation
-        self.tiles = round_tiles(limits, mask_id)
+        self.tiles = round_tiles(limits, mask_id) | budget_tiles(limits, ROW)
         self.state = RoundState(self.device, limits)  # type: ignore[arg-type]
-        self.more, self.choice = guarded(np.full(1, 77, np.uint32)), guarded(np.full(1, 77, np.uint32))
+        self.sizes = BudgetMemory(self.device, limits) if limits.auto else None  # type: ignore[arg-type]
+        self.conditions = {name: guarded(np.full(1, 77, np.uint32)) for name in CONDITIONS}
+        self.more, self.choice = self.conditions["more"], self.conditions["choice"]
         self.places: dict[str, Any] = {
             "round": self.state.address,
             "ring": self.state.records_address,
             "control": self.state.control,
             "count": self.state.count,
-            "more": self.more.ctypes.data,
-            "choice": self.choice.ctypes.data,
+            "active": self.state.address,
+            "slots": self.state.arrays["slots"],
+            **{name: word.ctypes.data for name, word in self.conditions.items()},
         }
+        if self.sizes:
+            self.places |= {"budget_state": self.sizes.state, "costs": self.sizes.table}
 
     def array(self, name: str) -> np.ndarray:
         """An array of the state, by slot."""

@@ -10,11 +10,11 @@ import pytest
 
 from ddtree.graph.build import Limits
 from tests.emulator import SCHEDULES, KernelError
-from tests.steps.machine import CONFIGS, VOCAB, WORD, Machine, Model
+from tests.steps.machine import AUTO, CONFIGS, VOCAB, WORD, Machine, Model
 
 MUTATIONS = [
     ("round.cuh", "int(rows > Rows)", "int(rows >= Rows)"),
-    ("round.cuh", "min(round->budget, kScratch / active - 1)", "round->budget"),
+    ("round.cuh", "min(round->budget, most)", "round->budget"),
     ("round.cuh", "first[i] + node_parent[at]", "node_parent[at]"),
     ("round.cuh", "= tree[i] + path[", "= first[i] + path["),
     ("round.cuh", "if (i == kScratch - 1 && active == kScratch) first[active] = sum + sizes[i];", ""),
@@ -26,6 +26,20 @@ MUTATIONS = [
     ("loop.cuh", "if (i < active && !ends[i]) round->slots[before] = slot;", ""),
     ("loop.cuh", "round->remaining[slot] -= n;", "round->remaining[slot] -= out.kept[slot];"),
     ("loop.cuh", "    __syncthreads();   // anchors and slots are read above and replaced below\n", ""),
+]
+
+CHOOSING = [  # faults of rounds that choose their size
+    ("round.cuh", "Config::chooses ? kScratch - active :", "false ? 0 :"),
+    ("round.cuh", "|| node == 0 ? 0 : node_depth[at]", "? 0 : node_depth[at]"),
+    ("loop.cuh", "record.before = budget.before", "record.before = budget.lost"),
+    ("loop.cuh", "record.drafted = budget.drafted", "record.drafted = budget.draft"),
+    ("pending.cuh", "threadIdx.x == 0 ? take_in : draft", "draft"),
+    ("pending.cuh", "total > 0 && (draft || full)", "total > 0 && draft"),
+    ("pending.cuh", "- waiting + k", "+ k"),
+    ("pending.cuh", ".waiting = waiting + 1", ".waiting = waiting"),
+    ("pending.cuh", "    if (take_in)\n", "    if (take_in && draft)\n"),
+    ("pending.cuh", "        round->time[0] = nanoseconds();\n", ""),
+    ("choose_budget.cuh", "state->before = state->lost;", ""),
 ]
 
 
@@ -45,13 +59,15 @@ def random_round(limits: Limits, rng: random.Random, **how: Any) -> None:
     head = state.taken + rng.choice([0, 1, state.ring - 1])
     state._words["head"], state._words["tail"] = head & WORD, state.taken & WORD
     state.write(active, limits.nodes - 1, values)
+    if machine.choosing:
+        machine.choosing.randomise(active, values["committed"], rng)
     state.begin()
     state._words["pause"] = rng.random() < 0.2
     machine.launch(64)
     machine.round()
 
 
-@pytest.mark.parametrize("limits", CONFIGS, ids=lambda x: f"{x.sequences}x{x.nodes}")
+@pytest.mark.parametrize("limits", [*CONFIGS, AUTO], ids=lambda x: f"{x.sequences}x{x.nodes}")
 def test_five_hundred_random_states(limits: Limits) -> None:
     rng = random.Random(limits.sequences)
     for _ in range(125):
@@ -61,14 +77,15 @@ def test_five_hundred_random_states(limits: Limits) -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_no_schedule_makes_a_difference(schedule: Any) -> None:
     rng = random.Random(7)
-    for limits in CONFIGS[1:3]:
+    for limits in (*CONFIGS[1:3], AUTO):
         for _ in range(3):
             random_round(limits, rng, mode="check", schedule=schedule)
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m[1][:40])
+@pytest.mark.parametrize("mutation", MUTATIONS + CHOOSING, ids=lambda m: m[1][:40])
 def test_planted_faults_are_found(mutation: tuple[str, str, str]) -> None:
     rng, mode = random.Random(11), "check" if "__syncthreads" in mutation[1] else "fast"  # only the former finds races
+    configs = [AUTO] if mutation in CHOOSING else CONFIGS
     with pytest.raises((AssertionError, KernelError, IndexError)):
-        for limits in CONFIGS * 40:
+        for limits in configs * 40:
             random_round(limits, rng, mode=mode, mutation=mutation)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from ddtree.errors import DeviceError, UsageError
+from ddtree.graph.buckets import BUCKETS, bucket
 from ddtree.graph.build import Limits
+from ddtree.runtime.costs import measured_rounds
 from ddtree.runtime.cuda import round_state
 from ddtree.runtime.cuda.decoder import CudaDecoder
 from ddtree.runtime.decoder import Sampling
-from tests.steps.machine import CONFIGS, MASK, STOP, VOCAB, Machine, Model
+from tests.steps.choosing import RARE
+from tests.steps.machine import AUTO, CONFIGS, MASK, STOP, VOCAB, Machine, Model
 
 
 class FakeDecoder(CudaDecoder):
@@ -25,10 +29,16 @@ class FakeDecoder(CudaDecoder):
         columns = -(-(512 + 64) // 64)
         super().__init__(
             limits, {}, [], device=device, state=machine.state,  # type: ignore[arg-type]
-            page_table=device.alloc(4 * limits.sequences * columns, "pages"), request=request, rounds=machine,
+            page_table=device.alloc(4 * limits.sequences * columns, "pages"), request=request, rounds=machine, sizes=machine.kernels.sizes,
             budget=limits.nodes - 1, mask_id=MASK, vocab=VOCAB, context=512, pages=pages,
         )  # fmt: skip
-        self.model = machine.model
+        self.model, self.machine = machine.model, machine
+
+    def start(self, prompt: Sequence[int], sampling: Sampling, max_tokens: int) -> tuple[int, int]:
+        slot, token = super().start(prompt, sampling, max_tokens)
+        if self.machine.choosing:
+            self.machine.choosing.join(slot)
+        return slot, token
 
     def _prefill(self, slot: int, chunk: np.ndarray, *, last: bool) -> int:
         seed = self.model.seeds[slot] = self.slots[slot].sampling.seed
@@ -65,13 +75,13 @@ def join(d: FakeDecoder, rng: random.Random, limit: int = 0) -> tuple[int, Watch
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["device", "host"])
-@pytest.mark.parametrize("limits", [CONFIGS[0], CONFIGS[1], CONFIGS[3]], ids=lambda x: f"{x.sequences}x{x.nodes}")
+@pytest.mark.parametrize("limits", [CONFIGS[0], CONFIGS[1], CONFIGS[3], AUTO], ids=lambda x: f"{x.sequences}x{x.nodes}")
 def test_texts_do_not_depend_on_who_joins_and_leaves(
     limits: Limits, single: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sequences join, leave, are cancelled and go past their stop, over a ring of four rounds."""
     monkeypatch.setattr("ddtree.templates.round.RING_ROUNDS", 4)
-    for seed in range(6):
+    for seed in range(2 if limits.auto else 6):
         rng, d = random.Random(seed), decoder(limits, seed, single=single)
         live: dict[int, Watched] = {}
         for _ in range(60):
@@ -185,3 +195,49 @@ def test_a_fault_of_a_kernel_is_told_once_more_at_the_end() -> None:
     for call in (d.round, lambda: d.end(slot)):
         with pytest.raises(DeviceError, match="719"):
             call()
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["device", "host"])
+def test_rounds_choose_their_size_and_say_why(single: bool) -> None:
+    """Where few drafts pay, most rounds have none; what waited is taken in before the next; probes are marked."""
+    d = decoder(AUTO, 4, single=single)
+    d.use(RARE)
+    slot, mine = join(d, random.Random(0), 200)
+    choices = []
+    while len(mine.tokens) < 200:
+        done = d.round()[slot]
+        mine.take(done.emitted, d.model)
+        assert done.choice and len(done.tree) == done.choice.sizes[slot] + 1 == done.choice.rows
+        choices.append(done.choice)
+    d.end(slot)
+    drafts = [c for c in choices if c.draft]
+    assert 0 < sum(c.probe for c in drafts) <= len(drafts) < len(choices) / 3
+    assert choices[0].draft and not choices[0].probe and len(choices[0].calibration[slot]) == AUTO.depths
+    assert all(c.plain == RARE.at(1) and not c.calibration for c in choices if not c.draft)
+
+
+def test_costs_come_from_rounds_that_are_made_to_draft() -> None:
+    """Each row capacity is reached, and what is measured is the fastest round of its kind."""
+    d = decoder(AUTO, 0)
+    fastest: dict[tuple[bool, int], float] = {}
+    inner, rng = d._one, random.Random(1)
+
+    def timed(outcome, slot, seconds, choice):  # type: ignore[no-untyped-def]
+        ms = RARE.at(choice.rows) + (RARE.draft if choice.draft else 0.0) + rng.choice([0.0, 5.0])
+        key = choice.draft, bucket(choice.rows)
+        fastest[key] = min(fastest.get(key, 1e9), ms)
+        return inner(outcome, slot, {"draft": 0.0, "verify": 1e-3 * ms}, choice)
+
+    d._one = timed  # type: ignore[method-assign]
+    d.machine.model.tree = full_tree  # type: ignore[method-assign]
+    costs = measured_rounds(d)
+    assert {b for draft, b in fastest if draft} == set(BUCKETS) and (False, 1) in fastest
+    assert costs.verify[0] == pytest.approx(fastest[False, 1])
+    assert costs.draft == pytest.approx(fastest[True, 1] - fastest[False, 1])
+    assert costs.at(64) == pytest.approx(fastest[True, 64] - costs.draft)
+    assert not d.slots and d.sizes and d.sizes.costs.table.tolist() != costs.table.tolist()  # `use` is the caller's
+
+
+def full_tree(slot: int, committed: int, most: int) -> list[tuple[int, int, int]]:
+    """Wrong tokens below the root, as many as may be."""
+    return [(-1, -1, 0), *((VOCAB + n, 0, 1) for n in range(1, most))]

@@ -14,6 +14,7 @@ from ddtree.graph.model import load
 from ddtree.runtime.decoder import Sampling
 from ddtree.templates.budget import ARGUMENTS, budget_tiles, first_state
 from ddtree.templates.render import render_tile
+from ddtree.templates.round import state_dtype
 from tests.emulator import guarded
 from tests.runtime.decoders import GOLDENS
 from tests.steps.emulated import KIMI_TINY, emulated_decoder, run_tile
@@ -31,11 +32,14 @@ class Waiting:
         self.pending = guarded(np.full((sequences, self.limits.pending, ROW), 0xEE, np.uint8))
         self.columns = {c: guarded(np.full(64, -7, np.int32)) for c in COLUMNS}
         packed = struct.pack("4i8P", -1, -1, sequences, 1, *(self.columns[c].ctypes.data for c in COLUMNS))
-        self.table = guarded(np.frombuffer(packed, np.uint8))
+        self.table, self.round = guarded(np.frombuffer(packed, np.uint8)), guarded(np.zeros(1, state_dtype()))
+        self.conditions = {f"on_{name}": guarded(np.full(1, 77, np.uint32)) for name in ("take_in", "draft", "commit")}
 
     def launch(self, name: str, slots: list[int], **places: np.ndarray) -> None:
-        order, active = guarded(np.array(slots, np.int32)), guarded(np.array([len(slots)], np.int32))
-        known: dict[str, Any] = {"slots": order, "active": active, "budget_state": self.state, "pending": self.pending}
+        order, self.round["active"] = guarded(np.array(slots, np.int32)), len(slots)
+        self.round["slots"] = order.ctypes.data
+        known: dict[str, Any] = {"slots": order, "active": self.round, "budget_state": self.state, "pending": self.pending}
+        known |= {"round": self.round, **{name: word.ctypes.data for name, word in self.conditions.items()}}
         known |= {"context_table": self.table, **{k: guarded(v) for k, v in places.items()}}
         run_tile(self.tiles[name], render_tile(self.tiles[name]), [known[a] for a in ARGUMENTS[name]])
 
@@ -45,11 +49,14 @@ class Waiting:
     def take_in(self, slots: list[int], committed: np.ndarray, *, draft: bool) -> list[tuple[int, int, int]]:
         """(slot, position, row of pending) of the rows that the drafter takes in."""
         self.state["draft"] = draft
-        self.launch("context_rows", slots, committed=committed)
+        positions = guarded(committed)
+        self.round["committed"] = positions.ctypes.data
+        self.launch("context_rows", slots)
         count, wanted = struct.unpack("2i", self.table[:8].tobytes())
         c = {name: self.columns[name][:count].tolist() for name in COLUMNS}
         assert wanted == count and c["wanted"] == list(range(count)) and c["parent"] == c["node"] == [-1] * count
-        assert bool(self.state["take_in"][0]) == (count > 0)
+        assert bool(self.state["take_in"][0]) == (count > 0) and self.round["time"][0, 0] == 1
+        assert [int(word[0]) for word in self.conditions.values()] == [count > 0, draft, draft]
         return list(zip(c["sequence"], c["position"], c["source"], strict=True))
 
 

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from ddtree.errors import DeviceError, UsageError
+from ddtree.graph.budget import Choice, Costs
 from ddtree.graph.build import Limits
 from ddtree.graph.ops.build_tree import DraftTree
 from ddtree.graph.rows import MAX_ROWS
 from ddtree.graph.step_graph import StepName
+from ddtree.runtime.cuda.budget import BudgetMemory
 from ddtree.runtime.cuda.driver import Device
 from ddtree.runtime.cuda.round import Rounds
 from ddtree.runtime.cuda.round_state import RoundState
@@ -61,7 +63,7 @@ class CudaDecoder(Decoder):
     sequence that stopped and is not ended goes on at the next `round`, which pauses the others for it.
 
     state  what the GPU and the host share      page_table  device address      request  device addresses of the sampling
-    parameters, by name                         rounds      launches rounds
+    parameters, by name                         rounds      launches rounds                 sizes  under budget auto
     """
 
     def __init__(
@@ -75,10 +77,11 @@ class CudaDecoder(Decoder):
         page_table: int,
         request: Mapping[str, int],
         rounds: Rounds,
-        **sizes: Any,
+        sizes: BudgetMemory | None = None,
+        **limits_of_text: Any,
     ) -> None:
-        super().__init__(limits, steps, caches, **sizes)
-        self.device, self.state, self.rounds = device, state, rounds
+        super().__init__(limits, steps, caches, **limits_of_text)
+        self.device, self.state, self.rounds, self.sizes = device, state, rounds, sizes
         self.page_table, self.request = page_table, dict(request)
         self.ahead: dict[int, _Ahead] = {}
         self._outcomes: deque[_Outcome] = deque()  # of rounds that `ahead` knows of and `round` has not returned
@@ -86,6 +89,12 @@ class CudaDecoder(Decoder):
         self._ended = 0  # time of the last record, nanoseconds of the GPU's clock
         self._nap = rounds.nap
         self._stale = True  # the device's state is older than `ahead`
+
+    def use(self, costs: Costs) -> None:
+        """See Decoder."""
+        self._pause()
+        if self.sizes:
+            self.sizes.use(costs)
 
     def start(self, prompt: Sequence[int], sampling: Sampling, max_tokens: int) -> tuple[int, int]:
         """Prefill in a free slot; see Decoder."""
@@ -95,6 +104,8 @@ class CudaDecoder(Decoder):
         slot, token = super().start(prompt, sampling, max_tokens)
         state = self.slots[slot]
         self.ahead[slot] = _Ahead(state.committed, state.anchor, state.remaining, self.state.head)
+        if self.sizes:
+            self.sizes.join(slot)
         return slot, token
 
     def end(self, slot: int) -> None:
@@ -198,8 +209,10 @@ class CudaDecoder(Decoder):
                 raise DeviceError(
                     "the model's logits are NaN; the weights or the numerics are broken, no text was made of them"
                 )
-        seconds = self._seconds(outcome.turn % self.state.ring)
-        done = {slot: self._one(outcome, slot, seconds) for slot in live}
+        at = outcome.turn % self.state.ring
+        seconds = self._seconds(at)
+        choice = self.sizes.choice(self.state, at, outcome.slots) if self.sizes else None
+        done = {slot: self._one(outcome, slot, seconds, choice) for slot in live}
         self._outcomes.popleft()
         self.state.take()
         return done
@@ -214,11 +227,11 @@ class CudaDecoder(Decoder):
         times = {"draft": drafted - begin, "verify": verified - drafted, "commit": end - verified, "host": idle}
         return {name: 1e-9 * t for name, t in times.items()}
 
-    def _one(self, outcome: _Outcome, slot: int, seconds: dict[str, float]) -> Round:
+    def _one(self, outcome: _Outcome, slot: int, seconds: dict[str, float], choice: Choice | None) -> Round:
         columns, at, state = self.state.columns, outcome.turn % self.state.ring, self.slots[slot]
         n, nodes = outcome.length[slot], int(columns["nodes"][at, slot])
         emitted = outcome.emitted[slot][:n]
         state.committed, state.anchor, state.remaining = state.committed + n, emitted[-1], state.remaining - n
         self.ahead[slot].told = outcome.done[slot] != 0
         tree = DraftTree(*(columns[name][at, slot, :nodes].copy() for name in ("token", "parent", "depth", "score")))
-        return Round(tree, columns["path"][at, slot, :n].tolist(), emitted, seconds)
+        return Round(tree, columns["path"][at, slot, :n].tolist(), emitted, seconds, choice)

@@ -17,18 +17,20 @@ from ddtree.graph.step_graph import StepGraph, StepName
 from ddtree.graph.tensor import Cache, DType
 from ddtree.runtime.cache import CompileCache
 from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all
-from ddtree.runtime.costs import measured_steps, written
+from ddtree.runtime.costs import measured_rounds, measured_steps, written
+from ddtree.runtime.cuda.budget import BudgetMemory
 from ddtree.runtime.cuda.decoder import CudaDecoder
 from ddtree.runtime.cuda.driver import Device
-from ddtree.runtime.cuda.loop import DeviceRounds
+from ddtree.runtime.cuda.loop import DeviceRounds, HostRounds
 from ddtree.runtime.cuda.module import Function, load
-from ddtree.runtime.cuda.round import HostRounds, RoundParts
+from ddtree.runtime.cuda.round import Choosing, RoundParts
 from ddtree.runtime.cuda.round_state import RoundState
 from ddtree.runtime.cuda.step import CudaStep, RowsBuffer
 from ddtree.runtime.decoder import Decoder
 from ddtree.runtime.kv import PAGE
 from ddtree.runtime.launches import Launch, Place, launches, pack_weights
 from ddtree.runtime.load import Folders, Progress, kv_pages, make_decoder, read_weights, silent
+from ddtree.templates.budget import budget_tiles
 from ddtree.templates.kernel import Tile
 from ddtree.templates.program import tuning_of
 from ddtree.templates.render import render_tile
@@ -105,11 +107,14 @@ class Program:
         self.model, self.device, self.limits, self.checked = model, device, Limits.of(model), checked
         self.buckets = needed_buckets(self.limits)
         self.graphs = self._graphs()
+        features = self.graphs["verify", self.buckets[-1]].outputs.get("features")
         self.tiles = round_tiles(self.limits, model.drafter.spec.mask_id if model.drafter else 0)
+        self.tiles |= budget_tiles(self.limits, features.row_bytes(1) if features else 0)
         tuning = tuning_of(model, device.target.name)
         self.launches = {key: launches(g, device.target, tuning) for key, g in self.graphs.items()}
         self.functions = compile_functions(device, list(self.launches.values()), list(self.tiles.values()), progress)
         self.state = RoundState(device, self.limits)
+        self.sizes = BudgetMemory(device, self.limits) if self.limits.auto else None
         self.columns = -(-(model.target.spec.context + MAX_ROWS) // PAGE)
         self.page_table = device.alloc(4 * self.limits.sequences * self.columns, "page table")
         self.caches: dict[str, CudaCache] = {}
@@ -133,13 +138,15 @@ class Program:
         """The steps of a round at every row capacity that rounds may need, and the kernels between them."""
         verify = {rows: self.step("verify", rows) for rows in self.buckets}
         draft = self.step("draft") if self.limits.block else None
-        return RoundParts(self.device, self.state, draft, verify, self.step("commit"), self.tiles, self.functions)
+        choosing = Choosing(self.sizes, self.step("context"), self.step("store")) if self.sizes else None
+        return RoundParts(self.device, self.state, draft, verify, self.step("commit"), choosing, self.tiles, self.functions)
 
     def _verify_graphs(self) -> list[StepGraph]:
         return [graph for (name, _), graph in self.graphs.items() if name == "verify"]
 
     def _table(self, name: StepName) -> RowsBuffer:
-        """The row table of a step; verify steps of all capacities share one."""
+        """The row table of a step; verify steps of all capacities share one, and so do the two ways to commit."""
+        name = "commit" if name == "store" else name
         if name not in self.tables:
             alias = {"committed": self.state.arrays["committed"], "pages": self.page_table}
             rows = max(graph.rows for (step, _), graph in self.graphs.items() if step == name)
@@ -158,6 +165,8 @@ class Program:
         verify = {n: arrays.get(n) or self.device.alloc(size, f"exchanged {n}") for n, size in needed.items()}
         given: dict[StepName, dict[str, int]] = {name: {} for name in steps_of(self.model)}
         given |= {"verify": verify, "commit": {name: verify[name] for name in commit}}
+        if self.limits.auto:
+            given["store"] = {name: verify[name] for name in self.graphs["store", 0].inputs}
         given["draft"] = {"anchor": arrays["anchor"], "budget": arrays["budgets"]}
         return given
 
@@ -193,19 +202,24 @@ def cuda_decoder(
 ) -> Decoder:  # fmt: skip
     """A decoder on one GPU, whose rounds loop where the YAML's `decode.loop_on` says. `captured=False` launches kernel by
     kernel from the host, step by step, for comparison; `checked` also waits after each kernel, so that a fault names its op
-    and YAML line. So far the host's policy chooses under budget auto, step by step.
+    and YAML line.
     """
     program = Program(model, where, device, progress, checked=checked)
     caches = list(program.caches.values())
     steps = {name: program.step(name, program.buckets[-1]) for name in steps_of(model)}
-    if checked or not captured or program.limits.auto:
+    given = written(model, device.target.name)
+    if checked or not captured:
         decoder = make_decoder(model, steps, caches)
         if program.limits.auto:
-            decoder.use(written(model, device.target.name) or measured_steps(decoder))
+            decoder.use(given or measured_steps(decoder))
         return decoder
     on = DeviceRounds if model.target.spec.decode.loop_on == "device" else HostRounds
     request = {name: program.given["verify"][name] for name in REQUEST}
     kind = functools.partial(
-        CudaDecoder, device=device, state=program.state, page_table=program.page_table, request=request, rounds=on(program.parts())
+        CudaDecoder, device=device, state=program.state, page_table=program.page_table, request=request, rounds=on(program.parts()),
+        sizes=program.sizes,
     )  # fmt: skip
-    return make_decoder(model, steps, caches, kind)
+    decoder = make_decoder(model, steps, caches, kind)
+    if program.limits.auto:
+        decoder.use(given or measured_rounds(decoder))
+    return decoder

@@ -1,22 +1,20 @@
-"""A whole round as launches: draft, tree, verify, accept, commit. As one captured graph the host launches it once per round."""
+"""A whole round as steps and the kernels between them: draft, tree, verify, accept, commit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Literal, Protocol, TypeAlias
 
-from cuda.bindings import driver as cu
-
-from ddtree.graph.buckets import bucket
-from ddtree.runtime.cuda.driver import Device, check
+from ddtree.runtime.cuda.budget import BudgetMemory
+from ddtree.runtime.cuda.driver import Device
 from ddtree.runtime.cuda.module import Call, Function
 from ddtree.runtime.cuda.round_state import RoundState
 from ddtree.runtime.cuda.step import CudaStep
+from ddtree.templates import budget, round
 from ddtree.templates.kernel import Tile
-from ddtree.templates.round import ARGUMENTS
 
-RELAXED = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {**round.ARGUMENTS, **budget.ARGUMENTS}
 
 
 class Rounds(Protocol):
@@ -31,12 +29,37 @@ class Rounds(Protocol):
         """Start; no round of the launch verifies more than `rows` rows if the launch is one round."""
 
 
+@dataclass(frozen=True)
+class Branch:
+    """A place where a condition, which a kernel of the round sets, chooses one of several bodies.
+
+    SWITCH  the body with that number      IF  the first if it is not 0, the second, if there is one, otherwise
+    """
+
+    kind: Literal["IF", "SWITCH"]
+    condition: str
+    bodies: tuple[tuple[Part, ...], ...]
+
+
+Part: TypeAlias = "str | CudaStep | Branch"  # a kernel between the steps by its name, a step, a branch
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """What rounds need that choose their size: what is kept between them, and the steps of rounds without a draft."""
+
+    memory: BudgetMemory
+    context: CudaStep
+    store: CudaStep
+
+
 @dataclass
 class RoundParts:
-    """The steps of a round and the kernels between them (templates/round.py).
+    """The steps of a round and the kernels between them (templates/round.py, budget.py).
 
-    draft   absent without a drafter         verify  by row capacity; all leave their results in the same places
-    tiles   kernels between the steps        functions  loaded kernels by name
+    draft     absent without a drafter      verify     by row capacity; all leave their results in the same places
+    choosing  under budget auto             tiles      kernels between the steps
+    functions loaded kernels by name
     """
 
     device: Device
@@ -44,29 +67,33 @@ class RoundParts:
     draft: CudaStep | None
     verify: Mapping[int, CudaStep]
     commit: CudaStep
+    choosing: Choosing | None
     tiles: Mapping[str, Tile]
     functions: Mapping[str, Function]
 
-    def between(self, *, choice: int = 0, more: int = 0) -> dict[str, Call]:
-        """The kernels between the steps, by name, with the handles of the graph's conditional nodes."""
-        places = {**self._places(), "choice": choice, "more": more}
+    def sequence(self, rows: int = 0) -> list[Part]:
+        """The parts of a round in order; verified at the row capacity `rows`, or at the one that `tree_rows` chooses."""
+        steps = [step for _, step in sorted(self.verify.items())]
+        verify: Part = self.verify[rows] if rows else steps[0]
+        if not rows and len(steps) > 1:
+            verify = Branch("SWITCH", "choice", tuple((step,) for step in steps))
+        draft: tuple[Part, ...] = ("draft_rows", self.draft) if self.draft else ()
+        if not self.choosing:
+            return [*draft, "tree_rows", verify, "commit_rows", self.commit, "advance"]
+        return [
+            "context_rows", Branch("IF", "on_take_in", ((self.choosing.context,),)), Branch("IF", "on_draft", (draft,)),
+            "choose_budget", "tree_rows", verify, "commit_rows",
+            Branch("IF", "on_commit", ((self.commit,), ("keep_features", self.choosing.store))),
+            "settle_budget", "advance",
+        ]  # fmt: skip
+
+    def between(self, handles: Mapping[str, int]) -> dict[str, Call]:
+        """The kernels between the steps, by name, with the handles of the graph's conditions."""
+        places = {**self._places(), **handles}
         return {
             name: Call(self.functions[tile.name], tile, [places.get(a, 0) for a in ARGUMENTS[name]])
             for name, tile in self.tiles.items()
         }
-
-    def before(self, between: Mapping[str, Call], stream: Any) -> None:
-        """Everything up to the rows that are verified."""
-        if self.draft:
-            between["draft_rows"].launch(stream)
-            self.draft.launch(stream)
-        between["tree_rows"].launch(stream)
-
-    def after(self, between: Mapping[str, Call], stream: Any) -> None:
-        """Everything behind the verified rows."""
-        between["commit_rows"].launch(stream)
-        self.commit.launch(stream)
-        between["advance"].launch(stream)
 
     def _places(self) -> dict[str, int]:
         state, verify = self.state, next(iter(self.verify.values()))
@@ -79,49 +106,10 @@ class RoundParts:
             drafted = ("node_token", "node_parent", "node_depth", "node_score", "count")
             places |= {name: self.draft.tensor(name) for name in drafted}
             places |= {"draft_table": self.draft.rows.address, "draft_ids": self.draft.tensor("ids")}
+        if self.choosing:
+            memory, context = self.choosing.memory, self.choosing.context
+            places |= {
+                "active": state.address, "slots": state.arrays["slots"], "budget_state": memory.state, "costs": memory.table,
+                "features": verify.tensor("features"), "pending": context.tensor("features"), "context_table": context.rows.address,
+            }  # fmt: skip
         return places
-
-
-class HostRounds:
-    """A graph per row capacity, captured at its first use; each launch is one round."""
-
-    nap = 0.0  # the GPU is idle until the host has seen the round's end
-
-    def __init__(self, parts: RoundParts) -> None:
-        self.parts, self.between = parts, parts.between()
-        self._graphs: dict[int, tuple[Any, Any]] = {}
-
-    def launch(self, rows: int) -> None:
-        """One round that verifies at most `rows` rows."""
-        capacity = bucket(rows)
-        if capacity not in self._graphs:
-            self._graphs[capacity] = self._capture(capacity)
-        check(cu.cuGraphLaunch(self._graphs[capacity][0], self.parts.device.stream), "launching a round")
-
-    def _capture(self, capacity: int) -> tuple[Any, Any]:
-        parts, stream = self.parts, self.parts.device.stream
-        graph = check(cu.cuGraphCreate(0), "making a graph")
-
-        def record() -> None:
-            parts.before(self.between, stream)
-            parts.verify[capacity].launch(stream)
-            parts.after(self.between, stream)
-
-        capture(stream, graph, record)
-        return ready(graph, stream), graph
-
-
-def capture(stream: Any, graph: Any, record: Callable[[], None]) -> None:
-    """Put what `record` launches into the stream into an empty graph instead."""
-    check(cu.cuStreamBeginCaptureToGraph(stream, graph, [], None, 0, RELAXED), "capturing a round")
-    try:
-        record()
-    finally:
-        check(cu.cuStreamEndCapture(stream), "capturing a round")
-
-
-def ready(graph: Any, stream: Any) -> Any:
-    """A graph as something to launch, already on the GPU."""
-    executable = check(cu.cuGraphInstantiate(graph, 0), "instantiating a round")
-    check(cu.cuGraphUpload(executable, stream), "uploading a round")
-    return executable

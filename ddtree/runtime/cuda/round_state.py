@@ -46,7 +46,7 @@ class RoundState:
         memory, self.records_address = device.pinned(self.ring * record.itemsize)
         self.records = memory.view(record)
         each_slot = {name: self.records["slot"][name] for name in record["slot"].base.names or ()}
-        self.columns = {name: self.records[name] for name in ("time", "active", "slots", "score")} | each_slot
+        self.columns = {name: self.records[name] for name in record.names or () if name != "slot"} | each_slot
         words, self.control = device.pinned(CONTROL.itemsize)
         self._words = words.view(CONTROL)[0]
         self.launched = self.taken = 0

@@ -133,6 +133,8 @@ DEVICE void choose_budget(const int* __restrict__ sequences, const int* __restri
     for (int i = thread; i < active; i += threads) {
         size[i] = 0;
         calibrate(state->slot[slots[i]], factor + i * (depths + 1));
+#pragma unroll 1
+        for (int d = 0; d <= depths; ++d) state->slot[slots[i]].factor[d] = factor[i * (depths + 1) + d];
     }
     if (thread < most) sum[thread] = 0.;
     __syncthreads();
@@ -185,6 +187,8 @@ DEVICE void choose_budget(const int* __restrict__ sequences, const int* __restri
         state->ms = draft ? __dadd_rn(costs[bucket], costs[Config::capacities]) : plain;
         state->expected = __dadd_rn(double(active), draft && taken > 0 ? sum[taken - 1] : 0.);
         state->waited = draft ? 0 : state->waited + 1;
+        state->drafted = draft;
+        state->before = state->lost;
     }
 }
 

@@ -10,6 +10,7 @@
 //
 // Test: tests/steps/test_round.py
 #pragma once
+#include "ddtree/budget_state.cuh"
 #include "ddtree/round.cuh"
 
 namespace ddtree {
@@ -35,6 +36,9 @@ struct RoundRecord {    // arrays by slot; what belongs to no active slot is lef
     u64 time[4];        // Round::time, and when the record was written
     int active, rows;   // sequences of the round, rows that were verified
     int slots[Config::sequences];
+    int drafted, unused;
+    double ms, expected, before;   // as in BudgetState, and the slots' `factor`; left as they were where rounds choose no sizes
+    double factor[Config::sequences][Config::depths + 1];
     double score[Config::sequences][Config::nodes];
     SlotRecord<Config> slot[Config::sequences];
 };
@@ -64,10 +68,24 @@ DEVICE void record_slot(const Round* round, const Outcome& out, int slot, RoundR
     if (threadIdx.x == 0) to.length = out.length[slot], to.kept = out.kept[slot], to.done = out.done[slot], to.nodes = nodes;
 }
 
-// `more`: the condition of the WHILE node, or 0 when the host launches every round.
+// Why the round had its size.
+template <class Config>
+DEVICE void record_choice(const Round* round, const BudgetStateOf<Config>& budget, RoundRecord<Config>& record) {
+    constexpr int wide = Config::depths + 1;
+    for (int at = threadIdx.x; at < round->active * wide; at += blockDim.x) {
+        const int slot = round->slots[at / wide];
+        record.factor[slot][at % wide] = budget.slot[slot].factor[at % wide];
+    }
+    if (threadIdx.x == 0) {
+        record.drafted = budget.drafted;
+        record.ms = budget.ms, record.expected = budget.expected, record.before = budget.before;
+    }
+}
+
+// `more`: the condition of the WHILE node, or 0 when the host launches every round. `budget` matters where rounds choose sizes.
 template <class Config>
 DEVICE void advance(Round* __restrict__ round, const Outcome& out, RoundRecord<Config>* __restrict__ ring, Control* __restrict__ control,
-                    u64 more) {
+                    const BudgetStateOf<Config>* __restrict__ budget, u64 more) {
     static_assert(sizeof(RoundRecord<Config>) == Config::record_bytes, "what the host reads");
     constexpr int wide = Config::depths + 1;
     SHARED_ARRAY(int, ends, kScratch);
@@ -83,6 +101,7 @@ DEVICE void advance(Round* __restrict__ round, const Outcome& out, RoundRecord<C
     const int active = round->active, i = threadIdx.x;
     RoundRecord<Config>& record = ring[round->turn % Config::ring];
     for (int k = 0; k < active; ++k) record_slot(round, out, round->slots[k], record);
+    if constexpr (Config::chooses) record_choice(round, *budget, record);
     const int slot = i < active ? round->slots[i] : 0;
     __syncthreads();   // anchors and slots are read above and replaced below
 

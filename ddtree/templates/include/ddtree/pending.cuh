@@ -2,9 +2,10 @@
 //
 //   keep_features   after the verify step of such a round: each sequence has one row, in slot order. grid (sequences), a block
 //                   for each
-//   context_rows    at the start of a round, before the draft: the row table of the context step, whose rows come from
-//                   `pending`. Rows wait no longer when the round drafts, or when a sequence has no room for one more.
-//                   Otherwise the table is empty, and `take_in` 0. One block
+//   context_rows    begins a round: the row table of the context step, whose rows come from `pending`. Rows wait no longer when
+//                   the round drafts, or when a sequence has no room for one more. Otherwise the table is empty, and `take_in` 0.
+//                   It sets the conditions of the round's branches: whether the drafter takes rows in, whether it drafts, and
+//                   whether the round ends with the commit step. One block
 //
 //   features  [rows of the verify step] rows of Config::row_bytes
 //   pending   [sequences, Config::pending] rows, the context step's `features`
@@ -30,12 +31,13 @@ DEVICE void keep_features(const int* sequences, const int* slots, const unsigned
 }
 
 template <class Config>
-DEVICE void context_rows(const int* __restrict__ sequences, const int* __restrict__ slots, const int* __restrict__ committed, Rows* __restrict__ rows,
-                         BudgetStateOf<Config>* __restrict__ state) {
+DEVICE void context_rows(Round* __restrict__ round, Rows* __restrict__ rows, BudgetStateOf<Config>* __restrict__ state, u64 on_take_in,
+                         u64 on_draft, u64 on_commit) {
     pdl_launch_dependents();
     pdl_wait();
     const RowsOut out{rows};
-    const int active = *sequences;
+    const int active = round->active, *slots = round->slots;
+    const bool draft = state->draft;
     int total = 0;
     bool full = false;
     for (int i = 0; i < active; ++i) {
@@ -43,12 +45,12 @@ DEVICE void context_rows(const int* __restrict__ sequences, const int* __restric
         total += waiting;
         full = full || waiting == Config::pending;
     }
-    const bool take_in = total > 0 && (state->draft || full);
+    const bool take_in = total > 0 && (draft || full);
     int first = 0;
     for (int i = 0; take_in && i < active; ++i) {
         const int slot = slots[i], waiting = state->slot[slot].waiting;
         for (int k = threadIdx.x; k < waiting; k += blockDim.x) {
-            out.set(first + k, slot, committed[slot] - waiting + k, -1, -1);
+            out.set(first + k, slot, round->committed[slot] - waiting + k, -1, -1);
             const_cast<int*>(rows->source)[first + k] = slot * Config::pending + k;
             const_cast<int*>(rows->wanted)[first + k] = first + k;
         }
@@ -60,7 +62,10 @@ DEVICE void context_rows(const int* __restrict__ sequences, const int* __restric
     if (threadIdx.x == 0) {
         state->take_in = take_in;
         rows->count = rows->wanted_count = first;
+        round->time[0] = nanoseconds();
     }
+    if (threadIdx.x < 3)   // one place, the last: a call that the driver links, across which registers would be spilled
+        graph_set_conditional(threadIdx.x == 0 ? on_take_in : threadIdx.x == 1 ? on_draft : on_commit, threadIdx.x == 0 ? take_in : draft);
 }
 
 }  // namespace ddtree

@@ -69,8 +69,9 @@ DEVICE void draft_rows(Round* __restrict__ round, Rows* __restrict__ rows, int* 
     pdl_wait();
     const RowsOut out{rows};
     const int active = round->active, depths = Config::depths;
-    if (threadIdx.x == 0) round->time[0] = nanoseconds();
-    if (threadIdx.x < active) round->budgets[round->slots[threadIdx.x]] = min(round->budget, kScratch / active - 1);
+    if (!Config::chooses && threadIdx.x == 0) round->time[0] = nanoseconds();   // context_rows has begun the round otherwise
+    const int most = Config::chooses ? kScratch - active : kScratch / active - 1;   // chosen from, or verified as they are
+    if (threadIdx.x < active) round->budgets[round->slots[threadIdx.x]] = min(round->budget, most);
     for (int i = threadIdx.x; i < active * Config::block; i += blockDim.x) {
         const int slot = round->slots[i / Config::block], at = i % Config::block;
         out.set(i, slot, round->committed[slot] + at, -1, -1);
@@ -104,7 +105,7 @@ DEVICE void tree_rows(Round* __restrict__ round, const int* __restrict__ node_to
         const int row = threadIdx.x, i = owner(first, row), slot = round->slots[i], node = row - first[i];
         const int at = slot * Config::nodes + node;
         const int parent = Config::block == 0 || node == 0 ? -1 : first[i] + node_parent[at];
-        const int depth = Config::block == 0 ? 0 : node_depth[at];
+        const int depth = Config::block == 0 || node == 0 ? 0 : node_depth[at];
         out.set(row, slot, round->committed[slot] + depth, parent, node);
         const_cast<int*>(rows->wanted)[row] = row;
         ids[row] = node == 0 ? round->anchor[slot] : node_token[at];
