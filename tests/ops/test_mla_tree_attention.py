@@ -110,10 +110,10 @@ def test_a_block_takes_items_in_turn(rng: np.random.Generator) -> None:
 
 
 def check_rising_peaks(rng: np.random.Generator, run=emulate) -> None:
-    """Scores so far apart that the largest one is passed by far again and again, in each row at another key."""
+    """Scores whose largest one is passed again and again, in each row at another key, by more than an exponent holds."""
     op, rows = attention(16), tree_rows([400], [16], free_slots=True)
     inputs = case(op, rows, rng)
-    inputs["q"] = round_bf16(inputs["q"] * 6)
+    inputs["q"] = round_bf16(inputs["q"] * 30)
     assert_attention(run(op, inputs, rows)["y"], reference(op, inputs, rows)["y"])
 
 
@@ -200,6 +200,16 @@ def part_of(key: int, position: int) -> int:
         begin = end
     piece = 64 if length < 1024 else 256
     return own + (key - begin) % length // piece
+
+
+def check_large_units(rng: np.random.Generator, run=emulate) -> None:
+    """Eight head tiles of a block against one."""
+    rows = tree_rows([200, 97], [11, 5], free_slots=True)
+    check_plain_decoding(attention(24), rows, deepest(rows), rng, partial(run, **few_blocks(2)))
+
+
+def test_many_rows_that_share_a_block_have_the_bits_of_plain_decoding(rng: np.random.Generator) -> None:
+    check_large_units(rng)
 
 
 def check_stats(op: Op, rows: RowTable, rng: np.random.Generator, run=emulate) -> None:
@@ -309,5 +319,7 @@ def catches(run) -> None:
     check_stats(op, tree_rows([250], [12], chain=True), rng, run)
     check_rising_peaks(rng, run)
     check_items_in_turn(rng, run)
+    check_large_units(rng, run)
+    check(attention(1, 1, rope=16, context=13120), decode_rows([13000]), rng, run)
     for committed in (3000, 4096 + 460):
         check_stats(attention(1, 1, rope=16, context=36000), decode_rows([committed]), rng, run)

@@ -28,8 +28,9 @@ class MlaTreeAttention(Op):
 
     A row at position p sees p + 1 keys: committed positions, then its ancestors in the tree, itself last, in position
     order. So a tree row sees what plain decoding of its path would see, key for key. Prompt rows see the positions up to
-    their own. Scores, softmax and sums in fp32; one rounding. (Kernels also round each weight p, not their sum, to BF16
-    before it meets the values: tensor cores take no wider operand.)
+    their own. Scores, softmax and sums in fp32; one rounding. (Kernels also round to BF16 each weight p, not their sum,
+    before it meets the values, since tensor cores take no wider operand; and of tree rows the sum over each part of the
+    context that a block takes, before the parts are added in fp32.)
     """
 
     q: Tensor
