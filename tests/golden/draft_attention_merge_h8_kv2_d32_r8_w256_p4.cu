@@ -9,7 +9,7 @@ struct Config {
     static constexpr int window = 256;
     static constexpr int parts = 4;
 };
-static_assert(4 * ddtree::kMergeFloats<Config::dim> == 1024, "the shared memory of tiles/draft_attention.py");
+static_assert(4 * ddtree::Merge<Config::dim, 1>::floats == 1024, "the shared memory of tiles/draft_attention.py");
 
 KERNEL(ddtree::kMergeThreads)
 draft_attention_merge_h8_kv2_d32_r8_w256_p4(const float* sums, const float2* stats, const ddtree::Rows* rows, bf16* y) {

@@ -13,7 +13,7 @@ struct Config {
     static constexpr float scale_log2 = 0.23380261601392016f;
 };
 static_assert(ddtree::segment_of(4160 - 1) + 1 == 33, "the cuts of tiles/mla_tree_attention.py");
-static_assert(sizeof(ddtree::MlaTreeShared<Config>) == 48016, "the shared memory of tiles/mla_tree_attention.py");
+static_assert(sizeof(ddtree::MlaTreeShared<Config>) == 48000, "the shared memory of tiles/mla_tree_attention.py");
 
 KERNEL(ddtree::kMlaThreads, 1)
 mla_tree_attention_h8_k160_v128_r64_t1_1_8_c4160_b1_s0p16205962409758828(const bf16* q, const bf16* pages, const bf16* scratch, const ddtree::Rows* rows, bf16* sums, float2* stats) {

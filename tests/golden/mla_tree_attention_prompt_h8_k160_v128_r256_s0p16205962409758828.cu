@@ -10,7 +10,7 @@ struct Config {
     static constexpr int most = 8;
     static constexpr float scale_log2 = 0.23380261601392016f;
 };
-static_assert(sizeof(ddtree::MlaShared<Config>) == 46496, "the shared memory of tiles/mla_tree_attention.py");
+static_assert(sizeof(ddtree::MlaShared<Config>) == 46448, "the shared memory of tiles/mla_tree_attention.py");
 
 KERNEL(ddtree::kMlaThreads)
 mla_tree_attention_prompt_h8_k160_v128_r256_s0p16205962409758828(const bf16* q, const bf16* pages, const ddtree::Rows* rows, bf16* y) {
