@@ -277,7 +277,7 @@ def prefill_launch(product: Product, rows: int, target: Target, stages: int | No
         m_tiles //= 2
     return fitted(
         product, rows, slices=slices, m_tiles=m_tiles, n_tiles=n_tiles, warps=slices, bite=1,
-        x_stages=3 if large else 2, stages=stages,
+        x_stages=3 if slices <= 4 else 2, stages=stages,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ struct Config {
     static constexpr int split = 1;
     static constexpr int bite = 1;
     static constexpr int stages = 1;
-    static constexpr int x_stages = 2;
+    static constexpr int x_stages = 3;
     static constexpr ddtree::Domain domain = ddtree::Domain::rows;
     using Out = bf16;
     // the rotation
@@ -50,6 +50,6 @@ __device__ const float frequency[] = {
 };
 
 KERNEL(ddtree::Plan<Config>::kThreads)
-mla_query_8x128x32_32_590f5b73_m4x1n4_1s1x1x1_b1r1x2(const bf16* weight, const bf16* q, const ddtree::Rows* rows, bf16* y) {
+mla_query_8x128x32_32_590f5b73_m4x1n4_1s1x1x1_b1r1x3(const bf16* weight, const bf16* q, const ddtree::Rows* rows, bf16* y) {
     ddtree::mla_query<Config>(weight, q, rows, y, frequency);
 }

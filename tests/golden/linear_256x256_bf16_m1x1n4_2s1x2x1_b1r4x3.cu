@@ -3,10 +3,10 @@
 
 struct Config {
     // the product
-    static constexpr int out = 64;
+    static constexpr int out = 256;
     static constexpr int inner = 256;
     static constexpr int x_stride = 256;
-    static constexpr int y_stride = 64;
+    static constexpr int y_stride = 256;
     static constexpr int x_batch = 0;
     static constexpr int y_batch = 0;
     // its launch
@@ -20,12 +20,12 @@ struct Config {
     static constexpr int split = 1;
     static constexpr int bite = 1;
     static constexpr int stages = 4;
-    static constexpr int x_stages = 2;
+    static constexpr int x_stages = 3;
     static constexpr ddtree::Domain domain = ddtree::Domain::rows;
     using Out = bf16;
 };
 
 KERNEL(ddtree::Plan<Config>::kThreads)
-linear_64x256_bf16_m1x1n4_2s1x2x1_b1r4x2(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
+linear_256x256_bf16_m1x1n4_2s1x2x1_b1r4x3(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
     ddtree::linear<Config>(weight, x, rows, y);
 }

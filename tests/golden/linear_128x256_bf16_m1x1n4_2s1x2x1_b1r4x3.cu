@@ -20,12 +20,12 @@ struct Config {
     static constexpr int split = 1;
     static constexpr int bite = 1;
     static constexpr int stages = 4;
-    static constexpr int x_stages = 2;
+    static constexpr int x_stages = 3;
     static constexpr ddtree::Domain domain = ddtree::Domain::rows;
     using Out = bf16;
 };
 
 KERNEL(ddtree::Plan<Config>::kThreads)
-linear_128x256_bf16_m1x1n4_2s1x2x1_b1r4x2(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
+linear_128x256_bf16_m1x1n4_2s1x2x1_b1r4x3(const bf16* weight, const bf16* x, const ddtree::Rows* rows, Config::Out* y) {
     ddtree::linear<Config>(weight, x, rows, y);
 }
