@@ -15,19 +15,19 @@ from ddtree.graph.tensor import Tensor, Weight
 
 @dataclass(frozen=True, kw_only=True)
 class LinearGroup(Op):
-    """ys[i][r] = weights[i] @ x[r], bit for bit what one Linear for each weight makes.
+    """ys[i][r] = matrices[i] @ x[r], bit for bit what one Linear for each weight makes.
 
-    x        [rows, ...] bf16, `in` elements a row
-    weights  [out_i, in] bf16 each
-    ys       [rows, out_i] each, in `dtype`, or any shape of `out_i` elements a row
-    dtype    bf16 (rounded once) or fp32
+    x         [rows, ...] bf16, `in` elements a row
+    matrices  [out_i, in] bf16 each
+    ys        [rows, out_i] each, in `dtype`, or any shape of `out_i` elements a row
+    dtype     bf16 (rounded once) or fp32
     """
 
     x: Tensor
     matrices: tuple[Weight, ...]
     ys: tuple[Tensor, ...]
     dtype: Literal["bf16", "fp32"] = "bf16"
-    template = "linear"
+    template = "linear_group"
     outputs = ("ys",)
 
     @classmethod

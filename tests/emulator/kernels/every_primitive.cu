@@ -21,6 +21,8 @@ KERNEL(128) memory(const uint4* in, uint4* out, u32* words) {
     store16(out + 1, load16_stream(in));
     store16(out + 2, load16_coherent(in));
     store16_relaxed(out + 3, load16_relaxed(in));
+    store16_relaxed_sys(out + 3, load16_relaxed_sys(in));
+    graph_set_conditional(nanoseconds(), opaque(words[5]));
     store8_relaxed(out + 4, make_uint2(words[0], words[1]));
     if (elect_one()) store_relaxed(reinterpret_cast<bf16*>(out + 5) + warp_index(), to_bf16(1.f));
     st_release(words, ld_acquire(words + 1) + atom_add_acq_rel(words + 2, 1));
