@@ -11,7 +11,7 @@ struct Config {
     static constexpr ddtree::Domain domain = ddtree::Domain::wanted;
 };
 
-KERNEL(Config::threads)
+KERNEL(Config::threads, 1)
 top_k_4096_15_wanted(const float* logits, const ddtree::Rows* rows, float* log_prob, int* token, u64* keys, float2* sums, u32* arrivals) {
     ddtree::top_k<Config>(logits, rows, log_prob, token, keys, sums, arrivals);
 }
