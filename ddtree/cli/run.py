@@ -15,6 +15,7 @@ from typing import TextIO
 from ddtree.cli.common import Progress, find_model, run_command
 from ddtree.errors import UsageError
 from ddtree.graph.model import load
+from ddtree.runtime.accept_trace import AcceptTrace
 from ddtree.runtime.decoder import Round, Sampling
 from ddtree.runtime.device import choose
 from ddtree.runtime.engine import Engine, Request, Result
@@ -56,6 +57,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--top-p", type=float, default=1.0, metavar="P", help="sample within the nucleus of mass P")
     p.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the sampling noise")
     p.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeatable")
+    p.add_argument(
+        "--accept-trace",
+        type=Path,
+        metavar="FILE",
+        help="for timings: JSON list of accepted lengths that rounds are forced to; the text means nothing",
+    )
     p.add_argument("--show-tree", action="store_true", help="draw each round's tree on stderr")
     p.add_argument("--trace", type=Path, metavar="FILE", help="write one line of JSON per round")
     p.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -90,6 +97,7 @@ def unicode_text(data: bytes, what: str) -> str:
 
 def start(args: argparse.Namespace, note: TextIO | None) -> Engine:
     """Load the model that the arguments name."""
+    trace = AcceptTrace.read(args.accept_trace) if args.accept_trace else None
     gpu = choose(args.device)
     began = time.perf_counter()
     model = load(find_model(args.model), args.set, ranks=args.tp, draft=not args.no_spec)
@@ -100,14 +108,14 @@ def start(args: argparse.Namespace, note: TextIO | None) -> Engine:
     tokenizer = Tokenizer(model.target.spec.text, where.target)
     progress = Progress(quiet=not args.verbose and not (note and sys.stderr.isatty()))
     if gpu is None:
-        decoder, name = cpu_decoder(model, where, progress=progress.report), "the CPU"
+        decoder, name = cpu_decoder(model, where, trace=trace, progress=progress.report), "the CPU"
     else:
         from ddtree.runtime.cuda.driver import Device  # only here: the CPU needs no CUDA library
         from ddtree.runtime.cuda.load import cuda_decoder
 
         device = Device(gpu)
         decoder, name = (
-            cuda_decoder(model, where, device, checked=args.check_kernels, progress=progress.report),
+            cuda_decoder(model, where, device, checked=args.check_kernels, trace=trace, progress=progress.report),
             device.name,
         )
     if args.verbose and note:
@@ -135,7 +143,10 @@ def generate(args: argparse.Namespace, engine: Engine, prompt: Sequence[int], ou
     """Generate after prompt ids; text goes to `out` as it becomes final. Ctrl-C ends the answer, not the result."""
     limit = args.max_tokens if args.max_tokens is not None else max(1, min(DEFAULT_TOKENS, engine.room(prompt)))
     sampling = Sampling(args.temp, args.top_k, args.top_p, args.seed)
-    request = Request(tuple(prompt), limit, sampling, tuple(args.stop))
+    forced = engine.decoder.trace
+    request = Request(tuple(prompt), limit, sampling, tuple(args.stop), ignore_stops=forced is not None, trace=forced)
+    if forced and out:
+        print(f"[{forced.label}]", file=out)
     result = Result(request)
     with ExitStack() as stack:
         trace = None
@@ -159,13 +170,15 @@ def generate(args: argparse.Namespace, engine: Engine, prompt: Sequence[int], ou
 def stats_line(result: Result, engine: Engine) -> str:
     """One line for people."""
     s = result.stats()
-    line = f"prompt {s['prompt_tokens']} tok {s['prompt_tokens_per_second']:.0f} tok/s"
+    line = f"{result.request.trace.label} | " if result.request.trace else ""
+    line += f"prompt {s['prompt_tokens']} tok {s['prompt_tokens_per_second']:.0f} tok/s"
     line += f" | gen {s['output_tokens']} tok {s['output_tokens_per_second']:.1f} tok/s"
     line += f" | first token {s['prefill_seconds']:.2f} s"
     if result.accept_lengths:
         limits, budget = engine.decoder.limits, str(engine.decoder.budget)
         if limits.auto:
-            budget = f"auto, {s['verified_rows_per_round']:.1f} rows"
+            share = s["drafting_rounds"] / len(result.rounds)
+            budget = f"auto, {s['verified_rows_per_round']:.1f} rows, {100 * share:.0f}% of rounds draft"
         line += f" | accepted {s['mean_accept_length']:.2f} tok/round (budget {budget}, depth {limits.depths})"
     if result.rounds:
         ms = {name: 1e3 * seconds / len(result.rounds) for name, seconds in s["phase_seconds"].items()}

@@ -18,6 +18,7 @@ from ddtree.graph.build import Limits
 from ddtree.graph.ops.build_tree import DraftTree
 from ddtree.graph.rows import MAX_ROWS, RowTable
 from ddtree.graph.step_graph import StepName
+from ddtree.runtime.accept_trace import AcceptTrace
 from ddtree.runtime.kv import PagePool
 from ddtree.runtime.pending import Pending
 
@@ -70,6 +71,7 @@ class Round:
     emitted  the round's new tokens: those of path[1:], then the bonus
     seconds  time of the whole round by phase, shared by the sequences of the round
     choice   under budget auto: why the tree has its size
+    forced   whether the accepted length comes from an AcceptTrace
     """
 
     tree: DraftTree
@@ -77,16 +79,18 @@ class Round:
     emitted: list[int]
     seconds: dict[str, float] = field(default_factory=dict)
     choice: Choice | None = None
+    forced: bool = False
 
 
 @dataclass
 class _Slot:
-    """One sequence: committed positions, the emitted token that is not committed yet, and its request."""
+    """One sequence: committed positions, the emitted token that is not committed yet, its request, its rounds so far."""
 
     sampling: Sampling
     committed: int = 0
     anchor: int = 0
     remaining: int = 0
+    rounds: int = 0
 
 
 class Decoder:
@@ -95,6 +99,7 @@ class Decoder:
     steps   an executor per step          pool    KV pages of all sequences
     caches  every rank's cache memory     vocab   ids are 0..vocab-1
     budget  nodes of a tree               policy  under budget auto: chooses how many of them a round verifies
+    trace   forces the accepted lengths
     """
 
     def __init__(
@@ -115,6 +120,7 @@ class Decoder:
         self.pool = PagePool(pages or limits.sequences * -(-most // 64), limits.sequences, most)
         self.slots: dict[int, _Slot] = {}
         self.policy: Policy | None = None
+        self.trace: AcceptTrace | None = None
         self.pending = Pending(limits.pending)
 
     def use(self, costs: Costs) -> None:
@@ -162,6 +168,8 @@ class Decoder:
             raise DeviceError(
                 "the model's logits are NaN; the weights or the numerics are broken, no text was made of them"
             )
+        if self.trace:
+            out = self.trace.force(out, trees, rows, {s: self.slots[s].rounds for s in trees})
         clock.append(time.perf_counter())
         if choice is None or choice.draft:
             self._commit(rows, out)
@@ -328,7 +336,8 @@ class Decoder:
         state, n = self.slots[slot], int(out["length"][slot])
         emitted = [int(t) for t in out["emitted"][slot, :n]]
         state.committed, state.anchor, state.remaining = state.committed + n, emitted[-1], state.remaining - n
-        return Round(tree, [int(i) for i in out["path"][slot, :n]], emitted, seconds, choice)
+        state.rounds += 1
+        return Round(tree, [int(i) for i in out["path"][slot, :n]], emitted, seconds, choice, self.trace is not None)
 
 
 def _root(token: int) -> DraftTree:

@@ -9,19 +9,22 @@ from typing import Any
 
 from ddtree.errors import UsageError
 from ddtree.graph.model import Model
+from ddtree.runtime.accept_trace import AcceptTrace
 from ddtree.runtime.decoder import Decoder, Round, Sampling
 from ddtree.runtime.text import ChatFormat, TextStream, Tokenizer
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to generate. stop_strings come on top of the YAML's; ignore_stops decodes past stop ids."""
+    """What to generate. stop_strings come on top of the YAML's; ignore_stops decodes past stop ids. trace: what the
+    decoder's accepted lengths come from, for the outputs to say so."""
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     stop_strings: tuple[str, ...] = ()
     ignore_stops: bool = False
+    trace: AcceptTrace | None = None
 
 
 @dataclass
@@ -58,6 +61,7 @@ class Result:
             "prompt_tokens_per_second": prompt / self.prefill_seconds if self.prefill_seconds else 0.0,
             "output_tokens_per_second": (new - 1) / self.decode_seconds if self.decode_seconds and new > 1 else 0.0,
             "mean_accept_length": sum(self.accept_lengths) / len(self.accept_lengths) if self.accept_lengths else 1.0,
+            "drafting_rounds": sum(r.choice is None or r.choice.draft for r in self.rounds) if self.accept_lengths else 0,
             "verified_rows_per_round": sum(len(r.tree) for r in self.rounds) / rounds if rounds else 0.0,
             "seconds_per_round": sum(phases.values()) / rounds if rounds else 0.0,
             "phase_seconds": phases,
@@ -72,6 +76,7 @@ class Result:
             "finish_reason": self.finish_reason,
             "rounds": len(self.accept_lengths),
             "accept_lengths": self.accept_lengths,
+            **({"accept_trace": self.request.trace.label} if self.request.trace else {}),
             "stats": self.stats(),
         }
 

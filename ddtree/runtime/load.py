@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddtree.errors import WeightsError
+from ddtree.errors import UsageError, WeightsError
 from ddtree.graph.build import DRAFT, Limits, build_ranks, steps_of
 from ddtree.graph.expression import ExpressionError, evaluate, names_in
 from ddtree.graph.model import Model, Source
@@ -18,6 +18,7 @@ from ddtree.graph.schema import MAX_BUDGET
 from ddtree.graph.step_graph import StepGraph, StepName
 from ddtree.graph.tensor import Cache, Weight
 from ddtree.graph.yaml_text import Path_
+from ddtree.runtime.accept_trace import AcceptTrace
 from ddtree.runtime.costs import measured_steps, written
 from ddtree.runtime.decoder import Decoder, SlotMemory, StepExecutor
 from ddtree.runtime.kv import PAGE
@@ -116,9 +117,14 @@ def read_weights(
 
 
 def cpu_decoder(
-    model: Model, where: Folders, *, precision: Precision = Precision.FP32, progress: Progress = silent
-) -> Decoder:  # fmt: skip
-    """A decoder whose steps are NumPy references, all ranks in this process."""
+    model: Model,
+    where: Folders,
+    *,
+    precision: Precision = Precision.FP32,
+    trace: AcceptTrace | None = None,
+    progress: Progress = silent,
+) -> Decoder:
+    """A decoder whose steps are NumPy references, all ranks in this process; `trace` forces accepted lengths."""
     graphs: dict[StepName, list[StepGraph]] = {step: build_ranks(model, step) for step in steps_of(model)}
     sequences, pages = model.target.spec.decode.sequences, kv_pages(model)
     ranks = []
@@ -130,7 +136,8 @@ def cpu_decoder(
             caches.update(step[rank].caches())
         ranks.append(NumpyRank(read_weights(model, where, weights, progress), make_caches(caches, pages, sequences)))
     decoder = make_decoder(
-        model, {step: NumpyExecutor(g, ranks, precision) for step, g in graphs.items()}, [c for rank in ranks for c in rank.caches.values()]
+        model, {step: NumpyExecutor(g, ranks, precision) for step, g in graphs.items()}, [c for rank in ranks for c in rank.caches.values()],
+        trace=trace,
     )  # fmt: skip
     if decoder.limits.auto:
         decoder.use(written(model, "cpu") or measured_steps(decoder))
@@ -142,10 +149,14 @@ def make_decoder(
     steps: Mapping[StepName, StepExecutor],
     caches: Sequence[SlotMemory],
     kind: Callable[..., Decoder] = Decoder,
+    *,
+    trace: AcceptTrace | None = None,
 ) -> Decoder:
-    """The decoder of a model on given executors."""
+    """The decoder of a model on given executors. Raises UsageError for a `trace` where nothing is drafted."""
     spec = model.target.spec
-    return kind(
+    if trace and "draft" not in steps:
+        raise UsageError("accepted lengths can only be forced where a drafter makes trees; this model has none")
+    decoder = kind(
         Limits.of(model),
         steps,
         caches,
@@ -154,6 +165,8 @@ def make_decoder(
         vocab=int(model.target.names["vocab"]),
         context=spec.context,
     )
+    decoder.trace = trace
+    return decoder
 
 
 def kv_pages(model: Model) -> int:

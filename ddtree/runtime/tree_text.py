@@ -21,7 +21,7 @@ def draw_round(number: int, done: Round, tokenizer: Tokenizer) -> str:
     children: dict[int, list[int]] = {}
     for node in range(1, len(tree)):
         children.setdefault(int(tree.parent[node]), []).append(node)
-    lines = [f"round {number}: {len(tree)} rows, {len(done.emitted)} tokens"]
+    lines = [f"round {number}: {len(tree)} rows, {len(done.emitted)} tokens{' (FORCED)' if done.forced else ''}"]
     if done.choice:
         lines.append(_reason(done.choice))
 
@@ -56,9 +56,11 @@ def _reason(choice: Choice) -> str:
 
 def trace_line(number: int, done: Round, anchor_position: int) -> str:
     """One round as a line of JSON: the tree in node order, the path, the new tokens, the seconds of each phase, and under
-    budget auto the choice of the size."""
+    budget auto the choice of the size; `forced` where the accepted length is not the model's."""
     tree = done.tree
-    why = {"choice": done.choice.as_json()} if done.choice else {}
+    why: dict[str, object] = {"choice": done.choice.as_json()} if done.choice else {}
+    if done.forced:
+        why["forced"] = True
     return json.dumps(
         {
             "round": number,

@@ -18,6 +18,10 @@ RING_ROUNDS, RING_BYTES = 2048, 32 << 20  # most rounds that the host may be beh
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "draft_rows": ("round", "draft_table", "draft_ids"),
     "tree_rows": ("round", "node_token", "node_parent", "node_depth", "count", "verify_table", "verify_ids", "choice"),
+    "force_accept": (
+        "round", "trace", "turns", "node_token", "node_parent", "node_depth", "count", "chosen", "path", "length", "emitted", "kept",
+        "done",
+    ),
     "commit_rows": ("round", "count", "path", "length", "commit_table"),
     "advance": (
         "round", "count", "path", "length", "emitted", "kept", "done", "node_token", "node_parent", "node_depth", "node_score",
@@ -35,8 +39,8 @@ CONTROL = np.dtype(  # struct Control
 )
 
 
-def round_tiles(limits: Limits, mask_id: int) -> dict[str, Tile]:
-    """The launches between the steps, by name; one block each."""
+def round_tiles(limits: Limits, mask_id: int, *, forced: bool = False) -> dict[str, Tile]:
+    """The launches between the steps, by name; one block each. `forced`: accepted lengths come from a list."""
     sizes = {
         "sequences": limits.sequences,
         "block": limits.block,
@@ -61,7 +65,7 @@ def round_tiles(limits: Limits, mask_id: int) -> dict[str, Tile]:
             block=MAX_ROWS,
         )
         for name, arguments in ARGUMENTS.items()
-        if limits.block or name != "draft_rows"
+        if (limits.block or name != "draft_rows") and (forced or name != "force_accept")
     }
 
 

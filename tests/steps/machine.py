@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ddtree.graph.buckets import needed_buckets
 from ddtree.graph.build import Limits
 from ddtree.graph.ops.build_tree import DraftTree
+from ddtree.runtime.accept_trace import AcceptTrace
 from tests.emulator import guarded
 from tests.steps.choosing import Choosing
 from tests.steps.rounds import Between, HostDevice, Table, ints
@@ -19,6 +20,9 @@ MASK, STOP, VOCAB = 9, 7, 50
 WORD = 2**32 - 1
 CONFIGS = [Limits(1, 8, 7, 8, 16, 15), Limits(5, 8, 3, 4, 13, 12), Limits(64, 8, 1, 2, 32, 8), Limits(3, 8, 0, 0, 1, 1)]
 AUTO = Limits(3, 8, 7, 8, 64, 63, auto=True)
+
+Nodes: TypeAlias = "list[tuple[int, int, int]]"  # token, parent, depth
+Outcome: TypeAlias = "tuple[list[int], list[int]]"  # path, emitted
 
 
 @dataclass
@@ -77,15 +81,31 @@ def stop(emitted: list[int], remaining: int) -> tuple[int, int]:
     return kept, 2 if kept == remaining else 0
 
 
+def limit(emitted: list[int], remaining: int) -> tuple[int, int]:
+    """The same where nothing but the number of tokens ends a sequence."""
+    return min(len(emitted), remaining), 2 if len(emitted) >= remaining else 0
+
+
 class Machine:
     """Rounds on emulated control kernels; the steps are a Model. Runs at most `burst` rounds before the host looks; `how` says
     how the emulator runs (Between)."""
 
     nap = 0.0
 
-    def __init__(self, limits: Limits, model: Model, *, single: bool = False, burst: int = 1, **how: Any) -> None:
-        self.limits, self.model, self.burst, self.single = limits, model, burst, single
-        self.kernels = Between(limits, MASK, HostDevice(self.work), **how)
+    def __init__(
+        self,
+        limits: Limits,
+        model: Model,
+        *,
+        single: bool = False,
+        burst: int = 1,
+        trace: AcceptTrace | None = None,
+        **how: Any,
+    ) -> None:
+        self.limits, self.model, self.burst, self.single, self.trace = limits, model, burst, single, trace
+        self.kernels = Between(limits, MASK, HostDevice(self.work), forced=trace is not None, **how)
+        self.stop = stop if trace is None else limit
+        self.turns = guarded(np.zeros(limits.sequences, np.int32))
         if single:
             self.kernels.places["more"] = 0
         self.state, n, wide = self.kernels.state, limits.sequences, limits.depths + 1
@@ -140,6 +160,8 @@ class Machine:
         self._check_tree_rows(rows, trees, slots, before, tables["verify"], ids["verify_ids"])
         outcome = {s: self.model.accepted(s, before["committed"][s], trees[s]) for s in slots}
         self._verify(outcome, before["remaining"])
+        if self.trace:
+            outcome = self._force(self.trace, trees, places)
         kernels.run("commit_rows", places)
         first = dict(zip(slots, np.cumsum([0, *(len(trees[s]) for s in slots)]).tolist(), strict=False))
         t, paths = tables["commit"], [(s, j) for s in slots for j in range(len(outcome[s][0]))]
@@ -181,6 +203,19 @@ class Machine:
             self.out["length"][s] = len(path)
             self.out["kept"][s], self.out["done"][s] = stop(emitted, int(remaining[s]))
 
+    def _force(self, trace: AcceptTrace, trees: dict[int, Nodes], places: dict[str, Any]) -> dict[int, Outcome]:
+        """The outcome of the round when its lengths come from a list."""
+        chosen, before, first, outcome = np.arange(64, dtype=np.int32) + 2 * VOCAB, self.turns.copy(), 0, {}
+        self.kernels.run("force_accept", {**places, "trace": guarded(trace.table), "turns": self.turns, "chosen": guarded(chosen)})
+        for s, tree in trees.items():
+            path = trace.path(DraftTree(*np.array(tree, np.int32).T, self.score[: len(tree)]), int(before[s]))
+            outcome[s] = path, [*(tree[n][0] for n in path[1:]), int(chosen[first + path[-1]])]
+            first, n = first + len(tree), len(path)
+            assert self.turns[s] == before[s] + 1 and self.out["length"][s] == n
+            assert self.out["path"][s].tolist() == [*path, *[-1] * (self.limits.depths + 1 - n)]
+            assert self.out["emitted"][s].tolist() == [*outcome[s][1], *[-1] * (self.limits.depths + 1 - n)]
+        return outcome
+
     def _check_tree_rows(self, rows, trees, slots, before, table, ids) -> None:  # type: ignore[no-untyped-def]
         first = dict(zip(slots, np.cumsum([0, *(len(trees[s]) for s in slots)]).tolist(), strict=False))
         n, a = len(rows), table.arrays
@@ -201,7 +236,7 @@ class Machine:
         left, room = [], True
         for s in slots:
             path, emitted = outcome[s]
-            kept, done = stop(emitted, int(before["remaining"][s]))
+            kept, done = self.stop(emitted, int(before["remaining"][s]))
             mine, tree = record["slot"][s], trees[s]
             assert (mine["length"], mine["kept"], mine["done"], mine["nodes"]) == (len(path), kept, done, len(tree))
             assert mine["path"][: len(path)].tolist() == path and mine["emitted"][: len(path)].tolist() == emitted

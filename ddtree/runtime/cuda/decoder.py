@@ -63,7 +63,8 @@ class CudaDecoder(Decoder):
     sequence that stopped and is not ended goes on at the next `round`, which pauses the others for it.
 
     state  what the GPU and the host share      page_table  device address      request  device addresses of the sampling
-    parameters, by name                         rounds      launches rounds                 sizes  under budget auto
+    parameters, by name                         rounds      launches rounds
+    sizes  under budget auto                    turns       with a trace: device address of each slot's rounds
     """
 
     def __init__(
@@ -78,11 +79,12 @@ class CudaDecoder(Decoder):
         request: Mapping[str, int],
         rounds: Rounds,
         sizes: BudgetMemory | None = None,
+        turns: int = 0,
         **limits_of_text: Any,
     ) -> None:
         super().__init__(limits, steps, caches, **limits_of_text)
         self.device, self.state, self.rounds, self.sizes = device, state, rounds, sizes
-        self.page_table, self.request = page_table, dict(request)
+        self.page_table, self.request, self.turns = page_table, dict(request), turns
         self.ahead: dict[int, _Ahead] = {}
         self._outcomes: deque[_Outcome] = deque()  # of rounds that `ahead` knows of and `round` has not returned
         self._followed = 0  # rounds that `ahead` knows of
@@ -106,6 +108,8 @@ class CudaDecoder(Decoder):
         self.ahead[slot] = _Ahead(state.committed, state.anchor, state.remaining, self.state.head)
         if self.sizes:
             self.sizes.join(slot)
+        if self.turns:
+            self.device.write(self.turns + 4 * slot, np.zeros(1, np.int32))
         return slot, token
 
     def end(self, slot: int) -> None:
@@ -234,4 +238,4 @@ class CudaDecoder(Decoder):
         state.committed, state.anchor, state.remaining = state.committed + n, emitted[-1], state.remaining - n
         self.ahead[slot].told = outcome.done[slot] != 0
         tree = DraftTree(*(columns[name][at, slot, :nodes].copy() for name in ("token", "parent", "depth", "score")))
-        return Round(tree, columns["path"][at, slot, :n].tolist(), emitted, seconds, choice)
+        return Round(tree, columns["path"][at, slot, :n].tolist(), emitted, seconds, choice, self.trace is not None)

@@ -15,6 +15,7 @@ from ddtree.graph.model import Model
 from ddtree.graph.rows import MAX_ROWS
 from ddtree.graph.step_graph import StepGraph, StepName
 from ddtree.graph.tensor import Cache, DType
+from ddtree.runtime.accept_trace import AcceptTrace
 from ddtree.runtime.cache import CompileCache
 from ddtree.runtime.compiler import CompiledKernel, KernelSource, compile_all
 from ddtree.runtime.costs import measured_rounds, measured_steps, written
@@ -23,7 +24,7 @@ from ddtree.runtime.cuda.decoder import CudaDecoder
 from ddtree.runtime.cuda.driver import Device
 from ddtree.runtime.cuda.loop import DeviceRounds, HostRounds
 from ddtree.runtime.cuda.module import Function, load
-from ddtree.runtime.cuda.round import Choosing, RoundParts
+from ddtree.runtime.cuda.round import Choosing, Forced, RoundParts
 from ddtree.runtime.cuda.round_state import RoundState
 from ddtree.runtime.cuda.step import CudaStep, RowsBuffer
 from ddtree.runtime.decoder import Decoder
@@ -100,7 +101,14 @@ class Program:
     """A model on one GPU: kernels, weights and caches that all its steps share, and the steps themselves."""
 
     def __init__(
-        self, model: Model, where: Folders, device: Device, progress: Progress = silent, *, checked: bool = False
+        self,
+        model: Model,
+        where: Folders,
+        device: Device,
+        progress: Progress = silent,
+        *,
+        checked: bool = False,
+        trace: AcceptTrace | None = None,
     ) -> None:
         if model.ranks != 1:
             raise UsageError(f"{model.ranks} ranks on one GPU are not supported; use --tp 1 or --device cpu")
@@ -108,13 +116,15 @@ class Program:
         self.buckets = needed_buckets(self.limits)
         self.graphs = self._graphs()
         features = self.graphs["verify", self.buckets[-1]].outputs.get("features")
-        self.tiles = round_tiles(self.limits, model.drafter.spec.mask_id if model.drafter else 0)
+        mask_id = model.drafter.spec.mask_id if model.drafter else 0
+        self.tiles = round_tiles(self.limits, mask_id, forced=trace is not None)
         self.tiles |= budget_tiles(self.limits, features.row_bytes(1) if features else 0)
         tuning = tuning_of(model, device.target.name)
         self.launches = {key: launches(g, device.target, tuning) for key, g in self.graphs.items()}
         self.functions = compile_functions(device, list(self.launches.values()), list(self.tiles.values()), progress)
         self.state = RoundState(device, self.limits)
         self.sizes = BudgetMemory(device, self.limits) if self.limits.auto else None
+        self.forced = self._forced(trace) if trace else None
         self.columns = -(-(model.target.spec.context + MAX_ROWS) // PAGE)
         self.page_table = device.alloc(4 * self.limits.sequences * self.columns, "page table")
         self.caches: dict[str, CudaCache] = {}
@@ -139,7 +149,11 @@ class Program:
         verify = {rows: self.step("verify", rows) for rows in self.buckets}
         draft = self.step("draft") if self.limits.block else None
         choosing = Choosing(self.sizes, self.step("context"), self.step("store")) if self.sizes else None
-        return RoundParts(self.device, self.state, draft, verify, self.step("commit"), choosing, self.tiles, self.functions)
+        return RoundParts(self.device, self.state, draft, verify, self.step("commit"), choosing, self.tiles, self.functions, self.forced)
+
+    def _forced(self, trace: AcceptTrace) -> Forced:
+        turns = np.zeros(self.limits.sequences, np.int32)
+        return Forced(self.device.upload(trace.table, "accepted lengths"), self.device.upload(turns, "rounds"))
 
     def _verify_graphs(self) -> list[StepGraph]:
         return [graph for (name, _), graph in self.graphs.items() if name == "verify"]
@@ -159,7 +173,7 @@ class Program:
         arrays, commit = self.state.arrays, self.graphs["commit", 0].inputs
         needed: dict[str, int] = {name: t.nbytes for name, t in commit.items()}
         for graph in self._verify_graphs():
-            exchanged = {**graph.inputs, **{n: graph.outputs[n] for n in (*commit, "emitted", "kept", "done")}}
+            exchanged = {**graph.inputs, **{n: graph.outputs[n] for n in (*commit, "emitted", "kept", "done", "chosen")}}
             for name, t in exchanged.items():
                 needed[name] = max(needed.get(name, 0), t.nbytes)
         verify = {n: arrays.get(n) or self.device.alloc(size, f"exchanged {n}") for n, size in needed.items()}
@@ -198,18 +212,19 @@ def cuda_decoder(
     *,
     captured: bool = True,
     checked: bool = False,
+    trace: AcceptTrace | None = None,
     progress: Progress = silent,
 ) -> Decoder:  # fmt: skip
     """A decoder on one GPU, whose rounds loop where the YAML's `decode.loop_on` says. `captured=False` launches kernel by
     kernel from the host, step by step, for comparison; `checked` also waits after each kernel, so that a fault names its op
-    and YAML line.
+    and YAML line. `trace` forces accepted lengths.
     """
-    program = Program(model, where, device, progress, checked=checked)
+    program = Program(model, where, device, progress, checked=checked, trace=trace)
     caches = list(program.caches.values())
     steps = {name: program.step(name, program.buckets[-1]) for name in steps_of(model)}
     given = written(model, device.target.name)
     if checked or not captured:
-        decoder = make_decoder(model, steps, caches)
+        decoder = make_decoder(model, steps, caches, trace=trace)
         if program.limits.auto:
             decoder.use(given or measured_steps(decoder))
         return decoder
@@ -217,9 +232,9 @@ def cuda_decoder(
     request = {name: program.given["verify"][name] for name in REQUEST}
     kind = functools.partial(
         CudaDecoder, device=device, state=program.state, page_table=program.page_table, request=request, rounds=on(program.parts()),
-        sizes=program.sizes,
+        sizes=program.sizes, turns=program.forced.turns if program.forced else 0,
     )  # fmt: skip
-    decoder = make_decoder(model, steps, caches, kind)
+    decoder = make_decoder(model, steps, caches, kind, trace=trace)
     if program.limits.auto:
         decoder.use(given or measured_rounds(decoder))
     return decoder

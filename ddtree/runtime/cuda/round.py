@@ -53,13 +53,21 @@ class Choosing:
     store: CudaStep
 
 
+@dataclass(frozen=True)
+class Forced:
+    """Device addresses of accepted lengths (AcceptTrace.table), and of each slot's rounds so far."""
+
+    trace: int
+    turns: int
+
+
 @dataclass
 class RoundParts:
     """The steps of a round and the kernels between them (templates/round.py, budget.py).
 
     draft     absent without a drafter      verify     by row capacity; all leave their results in the same places
     choosing  under budget auto             tiles      kernels between the steps
-    functions loaded kernels by name
+    functions loaded kernels by name        forced     with accepted lengths from a list
     """
 
     device: Device
@@ -70,6 +78,7 @@ class RoundParts:
     choosing: Choosing | None
     tiles: Mapping[str, Tile]
     functions: Mapping[str, Function]
+    forced: Forced | None = None
 
     def sequence(self, rows: int = 0) -> list[Part]:
         """The parts of a round in order; verified at the row capacity `rows`, or at the one that `tree_rows` chooses."""
@@ -78,11 +87,12 @@ class RoundParts:
         if not rows and len(steps) > 1:
             verify = Branch("SWITCH", "choice", tuple((step,) for step in steps))
         draft: tuple[Part, ...] = ("draft_rows", self.draft) if self.draft else ()
+        verified = [verify, "force_accept"] if self.forced else [verify]
         if not self.choosing:
-            return [*draft, "tree_rows", verify, "commit_rows", self.commit, "advance"]
+            return [*draft, "tree_rows", *verified, "commit_rows", self.commit, "advance"]
         return [
             "context_rows", Branch("IF", "on_take_in", ((self.choosing.context,),)), Branch("IF", "on_draft", (draft,)),
-            "choose_budget", "tree_rows", verify, "commit_rows",
+            "choose_budget", "tree_rows", *verified, "commit_rows",
             Branch("IF", "on_commit", ((self.commit,), ("keep_features", self.choosing.store))),
             "settle_budget", "advance",
         ]  # fmt: skip
@@ -101,11 +111,13 @@ class RoundParts:
             "round": state.address, "ring": state.records_address, "control": state.control, "count": state.count,
             "verify_table": verify.rows.address, "verify_ids": verify.tensor("ids"), "commit_table": self.commit.rows.address,
         }  # fmt: skip
-        places |= {name: verify.tensor(name) for name in ("path", "length", "emitted", "kept", "done")}
+        places |= {name: verify.tensor(name) for name in ("path", "length", "emitted", "kept", "done", "chosen")}
         if self.draft:
             drafted = ("node_token", "node_parent", "node_depth", "node_score", "count")
             places |= {name: self.draft.tensor(name) for name in drafted}
             places |= {"draft_table": self.draft.rows.address, "draft_ids": self.draft.tensor("ids")}
+        if self.forced:
+            places |= {"trace": self.forced.trace, "turns": self.forced.turns}
         if self.choosing:
             memory, context = self.choosing.memory, self.choosing.context
             places |= {
