@@ -273,7 +273,7 @@ DEVICE void mla_prompt_attention(const bf16* q, const bf16* pages, const Rows* t
     using Tiles = MlaTiles<Config, most>;
     DYN_SMEM(memory);
     auto& shared = *reinterpret_cast<MlaShared<Config>*>(memory);
-    const Rows rows = *table;
+    const Rows& rows = *table;   // read where it is needed: registers are scarce
     if (threadIdx.x < 8) shared.changed[threadIdx.x] = 0;
     const int end = min(int(blockIdx.x + 1) * Tiles::rows, rows.count);
     for (int begin = blockIdx.x * Tiles::rows, next; begin < end; begin = next) {
