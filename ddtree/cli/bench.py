@@ -1,4 +1,4 @@
-"""ddtree-bench: how fast a model's steps are on this GPU, against what their bytes allow."""
+"""ddtree-bench: how fast a model's steps are on this GPU, against what their bytes allow, and how fast whole generation is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ddtree.cli.bench_generate import add_parser, generate
 from ddtree.cli.common import Progress, find_model, run_command
 from ddtree.errors import UsageError
 from ddtree.graph.build import steps_of
@@ -36,7 +37,7 @@ def counts(text: str) -> list[int]:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = argparse.ArgumentParser("ddtree-bench", description="Measure a model on a GPU.", allow_abbrev=False)
+    p = argparse.ArgumentParser("ddtree-bench", description="Measure a model.", allow_abbrev=False)
     kinds = p.add_subparsers(dest="kind", required=True, metavar="WHAT")
     step = kinds.add_parser(
         "step",
@@ -68,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     step.add_argument("--device", default="cuda", help="cuda or cuda:i")
     step.add_argument("--json", action="store_true", help="print one JSON object")
     step.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    add_parser(kinds)
     return p
 
 
@@ -159,6 +161,8 @@ def show(made: dict[str, Any]) -> str:
 def body(argv: Sequence[str]) -> int:
     """Parse and run."""
     args = parser().parse_args(argv)
+    if args.kind == "generate":
+        return generate(args)
     made = measure(args)
     if args.json:
         print(json.dumps(made | {"steps": [dataclasses.asdict(s) for s in made["steps"]]}))

@@ -72,6 +72,11 @@ class Progress:
         self.started: dict[str, float] = {}
         self.drawn = 0.0
 
+    def count(self, what: str, done: int, total: int) -> None:
+        """Report things of which `done` of `total` are ready."""
+        if self.live:
+            print(f"\r{what}: {done} of {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
     def report(self, what: str, done: int, total: int) -> None:
         """Report `done` of `total`: bytes of something being loaded, or kernels."""
         if self.quiet:

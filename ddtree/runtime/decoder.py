@@ -127,6 +127,11 @@ class Decoder:
         """Choose the sizes of trees by what rounds cost."""
         self.policy = Policy(costs, self.limits.sequences, self.limits.depths)
 
+    def costs(self) -> Costs:
+        """What sizes are chosen by. Only under budget auto."""
+        assert self.policy
+        return self.policy.costs
+
     def start(self, prompt: Sequence[int], sampling: Sampling, max_tokens: int) -> tuple[int, int]:
         """Prefill a prompt in a free slot; returns the slot and the first token. Raises UsageError."""
         self._check(prompt, max_tokens)

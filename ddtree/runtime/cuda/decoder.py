@@ -98,6 +98,11 @@ class CudaDecoder(Decoder):
         if self.sizes:
             self.sizes.use(costs)
 
+    def costs(self) -> Costs:
+        """See Decoder."""
+        assert self.sizes
+        return self.sizes.costs
+
     def start(self, prompt: Sequence[int], sampling: Sampling, max_tokens: int) -> tuple[int, int]:
         """Prefill in a free slot; see Decoder."""
         self._pause()
