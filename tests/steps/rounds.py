@@ -87,10 +87,11 @@ class Between:
         schedule: Schedule = SCHEDULES[0],
         mutation: Mutation | None = None,
         forced: bool = False,
+        row_bytes: int = ROW,
     ) -> None:
         self.limits, self.device = limits, device or HostDevice()
         self.mode, self.schedule, self.mutation = mode, schedule, mutation
-        self.tiles = round_tiles(limits, mask_id, forced=forced) | budget_tiles(limits, ROW)
+        self.tiles = round_tiles(limits, mask_id, forced=forced) | budget_tiles(limits, row_bytes)
         self.state = RoundState(self.device, limits)  # type: ignore[arg-type]
         self.sizes = BudgetMemory(self.device, limits) if limits.auto else None  # type: ignore[arg-type]
         self.conditions = {name: guarded(np.full(1, 77, np.uint32)) for name in CONDITIONS}
