@@ -26,6 +26,8 @@ sanitize() {
 "$python" -m ddtree.cli.run models/kimi_tiny.yaml -p "def fibonacci(n):" -n 64 -v --device cuda   # also fills the compile cache
 tests generation 300 tests/gpu/test_generation.py
 tests requests 300 tests/gpu/test_requests.py -m "not slow"
+tests loop 300 tests/gpu/test_loop.py
+tests auto 300 tests/gpu/test_auto.py
 tests ops 300 tests/gpu/test_ops.py tests/emulator/test_gpu_parity.py
 for step in prefill draft verify commit; do tests "shapes-$step" 500 tests/gpu/test_rank_shapes.py -k "$step"; done
 wait
@@ -35,4 +37,4 @@ sanitize synccheck 120 8
 wait
 tests soak 200 tests/gpu/test_requests.py -m slow
 wait
-"$python" tools/measure_generation.py models/kimi_tiny.yaml --repeat 3 | tee "$logs/speed.md"
+"$python" -m ddtree.cli.bench generate models/kimi_tiny.yaml --prompts tests/data/kimi_tiny_greedy.json -q | tee "$logs/speed.md"

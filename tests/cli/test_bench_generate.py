@@ -27,7 +27,7 @@ def generate(capsys: pytest.CaptureFixture[str], *args: str) -> str:
 
 def test_every_case_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "prompts.json"
-    file.write_text(json.dumps([GOLDENS[0]["prompt_ids"], "def f("]))
+    file.write_text(json.dumps([GOLDENS[0]["prompt_ids"], {"prompt": "def f("}]))
     made = json.loads(generate(capsys, "--tokens", "12", "--prompts", str(file), "--json"))
     rows: dict[str, dict[str, Any]] = {r["case"]: r for r in made["rows"]}
     assert list(rows) == ["no-spec", "chain", "tree 3", "auto"]
