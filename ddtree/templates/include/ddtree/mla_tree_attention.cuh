@@ -273,7 +273,7 @@ DEVICE void mla_prompt_attention(const bf16* q, const bf16* pages, const Rows* t
     using Tiles = MlaTiles<Config, most>;
     DYN_SMEM(memory);
     auto& shared = *reinterpret_cast<MlaShared<Config>*>(memory);
-    const Rows& rows = *table;   // read where it is needed: registers are scarce
+    const Rows rows = *table;
     if (threadIdx.x < 8) shared.changed[threadIdx.x] = 0;
     const int end = min(int(blockIdx.x + 1) * Tiles::rows, rows.count);
     for (int begin = blockIdx.x * Tiles::rows, next; begin < end; begin = next) {
@@ -282,8 +282,7 @@ DEVICE void mla_prompt_attention(const bf16* q, const bf16* pages, const Rows* t
         int last = 0;
         for (next = begin; next < end && rows.sequence[next] == sequence; ++next) last = max(last, rows.position[next]);
         const MlaQueries queries{nullptr, begin, next - begin, int(blockIdx.y) * Tiles::of_row * 8};
-        const int* const table = table_of(rows, sequence);
-        const PageKeys<Config, true> keys{pages, table, last + 1};
+        const PageKeys<Config, true> keys{pages, table_of(*table, sequence), last + 1};
         if (lane == 0 && warp < most) shared.last[warp] = rows.position[queries.row(warp / Tiles::of_row)];
         start_walk(shared, keys, 0);
         u32 query[Tiles::scored][M::quarter_steps][2];
@@ -295,10 +294,10 @@ DEVICE void mla_prompt_attention(const bf16* q, const bf16* pages, const Rows* t
         __syncthreads();
         for_each_query<Config, most>(queries, [](int) { return true; }, [&](int tile, int at, int odd) {
             const float total = shared.factor[tile * 8 + lane % 4 * 2 + odd];
+            bf16* const to = y + size_t(at) * Config::latent + warp * M::value_tiles * 16 + lane / 4;
 #pragma unroll
             for (int i = 0; i < 2 * M::value_tiles; ++i)
-                y[size_t(at) * Config::latent + (warp * M::value_tiles + i / 2) * 16 + i % 2 * 8 + lane / 4] =
-                    to_bf16(sum.values[i / 2][tile][odd + i % 2 * 2] / total);
+                to[i / 2 * 16 + i % 2 * 8] = to_bf16(sum.values[i / 2][tile][odd + i % 2 * 2] / total);
         });
     }
 }
