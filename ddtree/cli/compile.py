@@ -98,7 +98,7 @@ def _kernels(model: Model, graphs: Sequence[StepGraph], args: argparse.Namespace
     limits = Limits.of(model)
     ops = with_buckets(distinct(graphs), needed_buckets(limits))
     between = [
-        *round_tiles(limits, model.drafter.spec.mask_id if model.drafter else 0).values(),
+        *round_tiles(limits, model.drafter.spec.mask_id if model.drafter else 0, forced=limits.block > 0).values(),
         *_choosing(graphs, limits),
     ]
     for name in args.target or [DEFAULT_TARGET]:
