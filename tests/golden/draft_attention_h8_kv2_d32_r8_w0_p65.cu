@@ -15,7 +15,7 @@ struct Config {
 };
 static_assert(sizeof(ddtree::DraftShared<Config>) == 15848, "the shared memory of tiles/draft_attention.py");
 
-KERNEL(ddtree::kDraftThreads)
+KERNEL(ddtree::kDraftThreads, 1)
 draft_attention_h8_kv2_d32_r8_w0_p65(const bf16* q, const bf16* k, const bf16* v, const bf16* keys, const bf16* values, const ddtree::Rows* rows,
     float* sums, float2* stats) {
     ddtree::draft_attention<Config>(q, k, v, keys, values, rows, sums, stats);
