@@ -98,7 +98,12 @@ def add_parser(kinds: Any) -> None:
     p.add_argument("--weights", type=Path, metavar="DIR", help="checkpoint folder (default: the YAML's)")
     p.add_argument("--draft-weights", type=Path, metavar="DIR", help="the drafter's (default: its YAML's)")
     p.add_argument("--budgets", type=budgets, default=[4, 7, 15, 31, 63], metavar="N,N", help="sizes of fixed trees")
-    p.add_argument("--prompts", type=Path, metavar="FILE", help="JSON list of texts, of objects with a `prompt`, or of lists of ids")
+    p.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="JSON list of texts, of objects with a `prompt`, or of lists of ids",
+    )
     p.add_argument("--tokens", type=int, default=256, metavar="N", help="tokens of each run (default 256)")
     p.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each prompt that count (default 3)")
     p.add_argument("--temp", type=float, default=0.0, metavar="T", help="temperature; 0 is greedy (default)")
@@ -161,7 +166,9 @@ def read_prompts(file: Path | None, tokenizer: Tokenizer) -> list[list[int]]:
     given = [p.get("prompt") if isinstance(p, dict) else p for p in given] if isinstance(given, list) else []
     ids = [tokenizer.encode_prompt(p) if isinstance(p, str) else p for p in given]
     if not ids or not all(isinstance(p, list) and p and all(type(i) is int for i in p) for p in ids):
-        raise UsageError(f"{file}: expected a JSON list of prompts, each a text, an object with a text `prompt`, or a list of ids")
+        raise UsageError(
+            f"{file}: expected a JSON list of prompts, each a text, an object with a text `prompt`, or a list of ids"
+        )
     return ids
 
 

@@ -50,7 +50,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--tp", type=int, metavar="N", help="tensor-parallel ranks (default: the YAML's)")
     p.add_argument("--no-spec", action="store_true", help="decode one token at a time, without drafter and tree")
     p.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a YAML value, such as tree.budget=auto"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a YAML value, such as tree.budget=auto",
     )
     p.add_argument("--temp", type=float, default=0.0, metavar="T", help="temperature; 0 is greedy (default)")
     p.add_argument("--top-k", type=int, default=0, metavar="K", help="sample among the K best tokens; 0 takes all")

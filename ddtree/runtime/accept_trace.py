@@ -34,9 +34,13 @@ class AcceptTrace:
         except OSError as e:
             raise UsageError(f"cannot read {path}: {e.strerror}") from None
         except ValueError as e:
-            raise UsageError(f"{path} is not JSON ({e}); expected a list of accepted lengths such as [4, 1, 3]") from None
+            raise UsageError(
+                f"{path} is not JSON ({e}); expected a list of accepted lengths such as [4, 1, 3]"
+            ) from None
         if not isinstance(found, list) or not found or not all(type(n) is int and 1 <= n < 2**31 for n in found):
-            raise UsageError(f"{path}: expected a list of accepted lengths, whole numbers of at least 1, such as [4, 1, 3]")
+            raise UsageError(
+                f"{path}: expected a list of accepted lengths, whole numbers of at least 1, such as [4, 1, 3]"
+            )
         return AcceptTrace(str(path), tuple(found))
 
     @property

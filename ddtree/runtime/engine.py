@@ -61,7 +61,9 @@ class Result:
             "prompt_tokens_per_second": prompt / self.prefill_seconds if self.prefill_seconds else 0.0,
             "output_tokens_per_second": (new - 1) / self.decode_seconds if self.decode_seconds and new > 1 else 0.0,
             "mean_accept_length": sum(self.accept_lengths) / len(self.accept_lengths) if self.accept_lengths else 1.0,
-            "drafting_rounds": sum(r.choice is None or r.choice.draft for r in self.rounds) if self.accept_lengths else 0,
+            "drafting_rounds": sum(r.choice is None or r.choice.draft for r in self.rounds)
+            if self.accept_lengths
+            else 0,
             "verified_rows_per_round": sum(len(r.tree) for r in self.rounds) / rounds if rounds else 0.0,
             "seconds_per_round": sum(phases.values()) / rounds if rounds else 0.0,
             "phase_seconds": phases,

@@ -12,7 +12,9 @@ from ddtree.templates.tiles.rowwise import ceil_div
 MOST_RANKS = 8
 BUFFERS = 3
 WORD = 16  # bytes
-ONE_SHOT = 64 << 10  # bytes of the longest message that goes to every rank as a whole, until a measurement says otherwise
+ONE_SHOT = (
+    64 << 10
+)  # bytes of the longest message that goes to every rank as a whole, until a measurement says otherwise
 EMPTY = 0xFF  # every byte of a mailbox without a message
 STRUCT_BYTES = 192
 FAILED, MISSING = 32, 52  # offsets of `failed` and `missing` in the struct

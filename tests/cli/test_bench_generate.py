@@ -31,7 +31,9 @@ def test_every_case_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     made = json.loads(generate(capsys, "--tokens", "12", "--prompts", str(file), "--json"))
     rows: dict[str, dict[str, Any]] = {r["case"]: r for r in made["rows"]}
     assert list(rows) == ["no-spec", "chain", "tree 3", "auto"]
-    assert rows["no-spec"]["rounds"] == 2 * 11 and rows["no-spec"]["accept_length"] == 1 and rows["no-spec"]["drafts"] == 0
+    assert (
+        rows["no-spec"]["rounds"] == 2 * 11 and rows["no-spec"]["accept_length"] == 1 and rows["no-spec"]["drafts"] == 0
+    )
     assert rows["chain"]["rows"] == 8 and rows["tree 3"]["rows"] == 4 and 1 <= rows["auto"]["rows"] <= 64
     assert rows["tree 3"]["accept_length"] > 1 and rows["tree 3"]["drafts"] == 1
     for r in made["rows"]:
@@ -45,7 +47,12 @@ def test_the_table_says_that_lengths_are_forced(tmp_path: Path, capsys: pytest.C
     file.write_text("[2]")
     lines = generate(capsys, "--tokens", "5", "--accept-trace", str(file)).splitlines()
     assert lines[0] == f"**FORCED: accepted lengths come from {file}, not from the model; its text means nothing**"
-    assert [line.split("|")[1].strip() for line in lines if line.startswith("| ")] == ["decoding", "chain", "tree 3", "auto"]
+    assert [line.split("|")[1].strip() for line in lines if line.startswith("| ")] == [
+        "decoding",
+        "chain",
+        "tree 3",
+        "auto",
+    ]
     assert next(line for line in lines if line.startswith("| tree 3")).split("|")[3].strip() == "2.00"
 
 
@@ -63,7 +70,9 @@ def test_a_gpu_row() -> None:
     assert (row.rounds, row.accept_length, row.rows, row.drafts) == (6, 1.5, 2.0, 0.5)
     assert row.tokens_per_second == pytest.approx(1500) and row.wall_us == pytest.approx(1000)
     assert row.host_us == pytest.approx(10) and row.idle_share == pytest.approx(1e-4 / 9e-4)
-    assert row.phases_us == pytest.approx({"draft": 100, "verify": 200, "commit": 100}) and tuple(row.phases_us) == PHASES
+    assert (
+        row.phases_us == pytest.approx({"draft": 100, "verify": 200, "commit": 100}) and tuple(row.phases_us) == PHASES
+    )
 
 
 @pytest.mark.parametrize(

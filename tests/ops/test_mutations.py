@@ -4,6 +4,8 @@ tests/ops/mutations/NAME.py lists MUTATIONS = [(header, old text, new text), ...
 ddtree/templates/include/ddtree in which the old text occurs once. tests/ops/test_NAME.py has `catches(emulate)`: small
 checks of the op, which call the given function instead of harness.emulate. They must pass on the kernels as they are
 and fail on every mutation, by an assertion or by a report of the emulator; a mutation that does not compile proves nothing.
+
+Every run plants the first faults of each list; `pytest -m thorough` plants the others.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.emulator import KernelError
 from tests.ops.harness import Mutation, emulate
@@ -24,8 +27,20 @@ def mutations(name: str) -> list[Mutation]:
     return importlib.import_module(f"tests.ops.mutations.{name}").MUTATIONS
 
 
+FIRST = 8  # faults of an op that every run plants
+
+
 def cases() -> list[tuple[str, Mutation]]:
     return [(name, mutation) for name in NAMES for mutation in mutations(name)]
+
+
+def marked() -> list[ParameterSet]:
+    """All cases, those past the first of each op marked."""
+    return [
+        pytest.param(name, mutation, marks=[pytest.mark.thorough] if turn >= FIRST else [])
+        for name in NAMES
+        for turn, mutation in enumerate(mutations(name))
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -33,7 +48,9 @@ def test_the_kernels_pass_unchanged(name: str) -> None:
     importlib.import_module(f"tests.ops.test_{name}").catches(emulate)
 
 
-@pytest.mark.parametrize(("name", "mutation"), cases(), ids=lambda value: value if isinstance(value, str) else value[1])
+@pytest.mark.parametrize(
+    ("name", "mutation"), marked(), ids=lambda value: value if isinstance(value, str) else value[1]
+)
 def test_a_fault_is_caught(name: str, mutation: Mutation) -> None:
     with pytest.raises((AssertionError, KernelError)):
         importlib.import_module(f"tests.ops.test_{name}").catches(functools.partial(emulate, mutation=mutation))

@@ -206,7 +206,9 @@ class Machine:
     def _force(self, trace: AcceptTrace, trees: dict[int, Nodes], places: dict[str, Any]) -> dict[int, Outcome]:
         """The outcome of the round when its lengths come from a list."""
         chosen, before, first, outcome = np.arange(64, dtype=np.int32) + 2 * VOCAB, self.turns.copy(), 0, {}
-        self.kernels.run("force_accept", {**places, "trace": guarded(trace.table), "turns": self.turns, "chosen": guarded(chosen)})
+        self.kernels.run(
+            "force_accept", {**places, "trace": guarded(trace.table), "turns": self.turns, "chosen": guarded(chosen)}
+        )
         for s, tree in trees.items():
             path = trace.path(DraftTree(*np.array(tree, np.int32).T, self.score[: len(tree)]), int(before[s]))
             outcome[s] = path, [*(tree[n][0] for n in path[1:]), int(chosen[first + path[-1]])]

@@ -36,7 +36,14 @@ MUTATIONS = [
 
 def test_the_deepest_node_within_the_length() -> None:
     tree = DraftTree(np.arange(6), np.array([-1, 0, 0, 2, 1, 3]), np.array([0, 1, 1, 2, 2, 3]), np.zeros(6))
-    assert [TRACE.path(tree, turn) for turn in range(6)] == [[0, 2, 3, 5], [0], [0, 2, 3, 5], [0, 1], [0, 2, 3], [0, 2, 3, 5]]
+    assert [TRACE.path(tree, turn) for turn in range(6)] == [
+        [0, 2, 3, 5],
+        [0],
+        [0, 2, 3, 5],
+        [0, 1],
+        [0, 2, 3],
+        [0, 2, 3, 5],
+    ]
 
 
 @pytest.mark.parametrize("limits", SHAPES, ids=lambda x: f"{x.sequences}x{x.nodes}")
@@ -70,7 +77,17 @@ def test_rounds_of_the_host() -> None:
 def test_every_output_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, log = tmp_path / "lengths.json", tmp_path / "log"
     file.write_text("[2, 1]")
-    common = [str(ROOT / "models" / "kimi_tiny.yaml"), "-p", "def f(", "-n", "5", "--device", "cpu", "--accept-trace", str(file)]
+    common = [
+        str(ROOT / "models" / "kimi_tiny.yaml"),
+        "-p",
+        "def f(",
+        "-n",
+        "5",
+        "--device",
+        "cpu",
+        "--accept-trace",
+        str(file),
+    ]
     label = f"FORCED: accepted lengths come from {file}, not from the model; its text means nothing"
     assert main([*common, "--show-tree", "--trace", str(log)]) == 0
     out, err = capsys.readouterr()

@@ -38,7 +38,12 @@ class Waiting:
     def launch(self, name: str, slots: list[int], **places: np.ndarray) -> None:
         order, self.round["active"] = guarded(np.array(slots, np.int32)), len(slots)
         self.round["slots"] = order.ctypes.data
-        known: dict[str, Any] = {"slots": order, "active": self.round, "budget_state": self.state, "pending": self.pending}
+        known: dict[str, Any] = {
+            "slots": order,
+            "active": self.round,
+            "budget_state": self.state,
+            "pending": self.pending,
+        }
         known |= {"round": self.round, **{name: word.ctypes.data for name, word in self.conditions.items()}}
         known |= {"context_table": self.table, **{k: guarded(v) for k, v in places.items()}}
         run_tile(self.tiles[name], render_tile(self.tiles[name]), [known[a] for a in ARGUMENTS[name]])

@@ -143,7 +143,9 @@ def test_a_loop_of_rounds_that_branch(driver: Driver) -> None:
     rounds.launch(9)
     h = parts.handles
     assert sorted(h) == sorted([*BRANCHES, "more"]) and len(set(h.values())) == 5
-    assert [driver.handles[h[n]] for n in (*BRANCHES, "more")] == [(0, 0)] * 4 + [(1, REAL.CU_GRAPH_COND_ASSIGN_DEFAULT)]
+    assert [driver.handles[h[n]] for n in (*BRANCHES, "more")] == [(0, 0)] * 4 + [
+        (1, REAL.CU_GRAPH_COND_ASSIGN_DEFAULT)
+    ]
     body = [
         "context_rows", ("IF", h["on_take_in"], [["context"]]), ("IF", h["on_draft"], [["draft_rows", "draft"]]), "tree_rows",
         ("SWITCH", h["choice"], [["verify 1"], ["verify 4"], ["verify 6"]]), "commit_rows",

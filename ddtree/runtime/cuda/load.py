@@ -149,7 +149,17 @@ class Program:
         verify = {rows: self.step("verify", rows) for rows in self.buckets}
         draft = self.step("draft") if self.limits.block else None
         choosing = Choosing(self.sizes, self.step("context"), self.step("store")) if self.sizes else None
-        return RoundParts(self.device, self.state, draft, verify, self.step("commit"), choosing, self.tiles, self.functions, self.forced)
+        return RoundParts(
+            self.device,
+            self.state,
+            draft,
+            verify,
+            self.step("commit"),
+            choosing,
+            self.tiles,
+            self.functions,
+            self.forced,
+        )
 
     def _forced(self, trace: AcceptTrace) -> Forced:
         turns = np.zeros(self.limits.sequences, np.int32)
@@ -173,7 +183,10 @@ class Program:
         arrays, commit = self.state.arrays, self.graphs["commit", 0].inputs
         needed: dict[str, int] = {name: t.nbytes for name, t in commit.items()}
         for graph in self._verify_graphs():
-            exchanged = {**graph.inputs, **{n: graph.outputs[n] for n in (*commit, "emitted", "kept", "done", "chosen")}}
+            exchanged = {
+                **graph.inputs,
+                **{n: graph.outputs[n] for n in (*commit, "emitted", "kept", "done", "chosen")},
+            }
             for name, t in exchanged.items():
                 needed[name] = max(needed.get(name, 0), t.nbytes)
         verify = {n: arrays.get(n) or self.device.alloc(size, f"exchanged {n}") for n, size in needed.items()}
