@@ -37,4 +37,11 @@ sanitize synccheck 120 8
 wait
 tests soak 200 tests/gpu/test_requests.py -m slow
 wait
+tests group 300 tests/gpu/test_group.py
+wait
+tests stream 300 tests/gpu/test_stream.py
+wait
+tests rank-step 200 tests/gpu/test_rank_step.py   # 79 GB of weights, hence alone
+wait
+"$python" -m ddtree.cli.bench step models/kimi_k26.yaml --tp 8 -q | tee "$logs/rank-step.txt"
 "$python" -m ddtree.cli.bench generate models/kimi_tiny.yaml --prompts tests/data/kimi_tiny_greedy.json -q | tee "$logs/speed.md"
