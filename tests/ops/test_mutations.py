@@ -11,7 +11,9 @@ Every run plants the first faults of each list; `pytest -m thorough` plants the 
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,13 @@ from tests.emulator import KernelError
 from tests.ops.harness import Mutation, emulate
 
 NAMES = sorted(path.stem for path in (Path(__file__).parent / "mutations").glob("*.py"))
+
+
+@pytest.fixture(autouse=True)
+def _memory_of_failed_launches() -> Iterator[None]:
+    """A caught error holds its frames, and they the guarded memory of a launch, until cycles are collected."""
+    yield
+    gc.collect()
 
 
 def mutations(name: str) -> list[Mutation]:
