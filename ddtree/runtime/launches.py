@@ -70,18 +70,23 @@ def launches(graph: StepGraph, target: Target, tuning: Tuning) -> list[Launch]:
     return made
 
 
+def packer_of(op: Op) -> Any:
+    """The `pack` of the op's tiles, or None for an op whose kernels take weights as the checkpoint has them."""
+    return getattr(importlib.import_module(f"ddtree.templates.tiles.{op.name()}"), "pack", None)
+
+
 def pack_weights(graphs: Sequence[StepGraph], stored: Mapping[str, Any]) -> dict[Place, np.ndarray]:
     """Every weight array in the layout that its ops' kernels want, by place. BF16 arrays stay ml_dtypes.bfloat16."""
     packed: dict[Place, np.ndarray] = {}
     done: set[tuple[str, str]] = set()
     for op in (op for g in graphs for op in g.ops):
-        module = importlib.import_module(f"ddtree.templates.tiles.{op.name()}")
+        packer = packer_of(op)
         for field, operand in op.operands():
             key = op.layout(field)
             if not isinstance(operand, Weight) or (operand.name, key) in done:
                 continue
             done.add((operand.name, key))
             array = stored[operand.name]
-            parts = module.pack(op, field, array) if hasattr(module, "pack") else {"": array}
+            parts = packer(op, field, array) if packer else {"": array}
             packed.update({Place("weight", operand.name, key, part): values for part, values in parts.items()})
     return packed

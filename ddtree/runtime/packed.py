@@ -7,7 +7,6 @@ asked of the layout itself: two blocks packed alone must be the bytes of both pa
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 from ddtree.graph.op import Op, Operand
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import WHOLE, DType, Weight
-from ddtree.runtime.launches import Place
+from ddtree.runtime.launches import Place, packer_of
 from ddtree.runtime.weights.int4 import Int4
 
 BLOCK = 64  # rows; every kernel's tile of a weight has fewer
@@ -51,7 +50,7 @@ class Use:
     @property
     def packs(self) -> bool:
         """Whether its kernels want another layout than the checkpoint's."""
-        return _packer(self.op) is not None
+        return packer_of(self.op) is not None
 
     def place(self, part: str = "") -> Place:
         """Where kernels look for it."""
@@ -59,10 +58,10 @@ class Use:
 
     def pack(self, array: np.ndarray | Int4) -> dict[str, np.ndarray]:
         """One unit in its kernels' layout: a matrix, a stack [1, ...], or some rows of a matrix; flat bytes by part."""
-        packer = _packer(self.op)
+        packer = packer_of(self.op)
         if packer is None:
             return {"": flat(array)}
-        op, rows = self.op.map_operands(_one), array.shape
+        op, rows = self.op.map_operands(one_unit), array.shape
         if not self.weight.count and rows != self.weight.shape:  # some rows of it: a smaller weight
             thin = replace(self.weight, full=rows, split=None, shard=WHOLE)
             op = op.map_operands(lambda o: thin if o == self.weight else o)
@@ -112,11 +111,8 @@ def destinations(uses: Mapping[str, Sequence[Use]]) -> list[Destination]:
     return made
 
 
-def _packer(op: Op) -> Any:
-    return getattr(importlib.import_module(f"ddtree.templates.tiles.{op.name()}"), "pack", None)
-
-
-def _one(o: Operand) -> Operand:
+def one_unit(o: Operand) -> Operand:
+    """A stack of weights as one of its members; anything else as it is."""
     return replace(o, count=min(1, o.count)) if isinstance(o, Weight) else o
 
 

@@ -7,7 +7,6 @@ no host memory could hold are made in place.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log2, prod
@@ -15,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ddtree.graph.op import Op, Operand
+from ddtree.graph.op import Op
 from ddtree.graph.step_graph import StepGraph
 from ddtree.graph.tensor import DType, Weight
-from ddtree.runtime.launches import Place
+from ddtree.runtime.launches import Place, packer_of
+from ddtree.runtime.packed import one_unit
 from ddtree.runtime.weights.int4 import Int4
 
 
@@ -57,22 +57,13 @@ def random_arrays(graphs: Sequence[StepGraph]) -> Iterator[RandomArray]:
                 yield RandomArray(Place("weight", w.name, key, part), _units(op, w), base, mask)
 
 
-def _packer(op: Op) -> Any:
-    """The op's `pack`, or None for an op whose kernels take weights as they are."""
-    return getattr(importlib.import_module(f"ddtree.templates.tiles.{op.name()}"), "pack", None)
-
-
 def _units(op: Op, w: Weight) -> int:
-    return max(1, w.count) if _packer(op) else prod(w.shape[:-1])
+    return max(1, w.count) if packer_of(op) else prod(w.shape[:-1])
 
 
 def _templates(op: Op, field: str, w: Weight) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Base and mask of each part of one unit of the weight: one expert of a stack, one row of what is not packed."""
-
-    def one(o: Operand) -> Operand:
-        return replace(o, count=min(1, o.count)) if isinstance(o, Weight) else o
-
-    packer, small = _packer(op), op.map_operands(one)
+    packer, small = packer_of(op), op.map_operands(one_unit)
     arrays = [_filled(op, w, bit) for bit in (0, 1)]
     packed = [packer(small, field, a) if packer else {"": a} for a in arrays]
     clear, full = ({part: np.ascontiguousarray(a).reshape(-1).view(np.uint32) for part, a in p.items()} for p in packed)
@@ -82,7 +73,7 @@ def _templates(op: Op, field: str, w: Weight) -> dict[str, tuple[np.ndarray, np.
 def _filled(op: Op, w: Weight, bit: int) -> np.ndarray | Int4:
     """One unit of the weight with all random bits clear or set: signs and mantissas of floats, codes and mantissas of the
     scales of INT4. Magnitudes are 1 to 2 times a power of two near columns^-1/2, or 1 for a norm's weight."""
-    shape = replace(w, count=min(1, w.count)).shape if _packer(op) else w.shape[-1:]
+    shape = replace(w, count=min(1, w.count)).shape if packer_of(op) else w.shape[-1:]
     gain = len(w.full) == 1  # a norm's weight, or a bias
     exponent = 127 if gain else 127 + round(log2(w.shape[-1] ** -0.5))
     if w.dtype is DType.INT4:
