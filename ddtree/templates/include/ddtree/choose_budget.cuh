@@ -112,8 +112,8 @@ DEVICE int best_size(const double* costs, const double* sum, int active, int tot
 }
 
 template <class Config>
-DEVICE void choose_budget(const int* __restrict__ sequences, const int* __restrict__ slots, const double* __restrict__ costs, const double* __restrict__ node_score,
-                          const int* __restrict__ node_depth, int* __restrict__ count, BudgetStateOf<Config>* __restrict__ state) {
+DEVICE void choose_budget(const int* sequences, const int* slots, const double* costs, const double* node_score,
+                          const int* node_depth, int* count, BudgetStateOf<Config>* state) {
     constexpr int nodes = Config::nodes, depths = Config::depths, threads = Config::threads, most = 64;
     static_assert(nodes <= most && threads > most, "a thread for each size");
     static_assert(sizeof(ChooseShared<Config>) == Config::smem, "what the launch gives");
@@ -229,9 +229,9 @@ DEVICE void follow(const int* node_token, const int* node_parent, const int* nod
 }
 
 template <class Config>
-DEVICE void settle_budget(const int* __restrict__ sequences, const int* __restrict__ slots, const double* __restrict__ costs, const int* __restrict__ node_token,
-                          const int* __restrict__ node_parent, const int* __restrict__ node_depth, const double* __restrict__ node_score,
-                          const int* __restrict__ emitted, const int* __restrict__ length, BudgetStateOf<Config>* __restrict__ state) {
+DEVICE void settle_budget(const int* sequences, const int* slots, const double* costs, const int* node_token,
+                          const int* node_parent, const int* node_depth, const double* node_score,
+                          const int* emitted, const int* length, BudgetStateOf<Config>* state) {
     constexpr int nodes = Config::nodes;
     pdl_launch_dependents();
     pdl_wait();

@@ -18,9 +18,9 @@ struct Accepted {
 };
 
 template <class Config>
-DEVICE void force_accept(const Round* __restrict__ round, const int* __restrict__ trace, int* __restrict__ turns, const int* __restrict__ node_token,
-                         const int* __restrict__ node_parent, const int* __restrict__ node_depth, const int* __restrict__ count,
-                         const int* __restrict__ chosen, const Accepted& out) {
+DEVICE void force_accept(const Round* round, const int* trace, int* turns, const int* node_token,
+                         const int* node_parent, const int* node_depth, const int* count,
+                         const int* chosen, const Accepted& out) {
     constexpr int wide = Config::depths + 1;
     SHARED_ARRAY(int, first, kScratch + 1);
     pdl_launch_dependents();

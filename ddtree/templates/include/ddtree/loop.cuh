@@ -84,8 +84,8 @@ DEVICE void record_choice(const Round* round, const BudgetStateOf<Config>& budge
 
 // `more`: the condition of the WHILE node, or 0 when the host launches every round. `budget` matters where rounds choose sizes.
 template <class Config>
-DEVICE void advance(Round* __restrict__ round, const Outcome& out, RoundRecord<Config>* __restrict__ ring, Control* __restrict__ control,
-                    const BudgetStateOf<Config>* __restrict__ budget, u64 more) {
+DEVICE void advance(Round* round, const Outcome& out, RoundRecord<Config>* ring, Control* control,
+                    const BudgetStateOf<Config>* budget, u64 more) {
     static_assert(sizeof(RoundRecord<Config>) == Config::record_bytes, "what the host reads");
     constexpr int wide = Config::depths + 1;
     SHARED_ARRAY(int, ends, kScratch);

@@ -31,7 +31,7 @@ DEVICE void keep_features(const int* sequences, const int* slots, const unsigned
 }
 
 template <class Config>
-DEVICE void context_rows(Round* __restrict__ round, Rows* __restrict__ rows, BudgetStateOf<Config>* __restrict__ state, u64 on_take_in,
+DEVICE void context_rows(Round* round, Rows* rows, BudgetStateOf<Config>* state, u64 on_take_in,
                          u64 on_draft, u64 on_commit) {
     pdl_launch_dependents();
     pdl_wait();

@@ -64,7 +64,7 @@ DEVICE int owner(const int (&first)[kScratch + 1], int row) {
 
 // Rows of the drafter's blocks: [anchor, mask, mask, ...] of every active slot; all but the anchor's are wanted.
 template <class Config>
-DEVICE void draft_rows(Round* __restrict__ round, Rows* __restrict__ rows, int* __restrict__ ids) {
+DEVICE void draft_rows(Round* round, Rows* rows, int* ids) {
     pdl_launch_dependents();
     pdl_wait();
     const RowsOut out{rows};
@@ -85,8 +85,8 @@ DEVICE void draft_rows(Round* __restrict__ round, Rows* __restrict__ rows, int* 
 // Rows of the trees, slot after slot in node order, and the choice of the row capacity at which they are verified.
 // Without a drafter (Config::block == 0) a tree is its root.
 template <class Config>
-DEVICE void tree_rows(Round* __restrict__ round, const int* __restrict__ node_token, const int* __restrict__ node_parent,
-                      const int* __restrict__ node_depth, int* __restrict__ count, Rows* __restrict__ rows, int* __restrict__ ids,
+DEVICE void tree_rows(Round* round, const int* node_token, const int* node_parent,
+                      const int* node_depth, int* count, Rows* rows, int* ids,
                       u64 choice) {
     SHARED_ARRAY(int, first, kScratch + 1);
     pdl_launch_dependents();
@@ -118,8 +118,8 @@ DEVICE void tree_rows(Round* __restrict__ round, const int* __restrict__ node_to
 
 // Rows of the accepted paths: positions after the committed ones, and the tree row that each comes from.
 template <class Config>
-DEVICE void commit_rows(Round* __restrict__ round, const int* __restrict__ count, const int* __restrict__ path,
-                        const int* __restrict__ length, Rows* __restrict__ rows) {
+DEVICE void commit_rows(Round* round, const int* count, const int* path,
+                        const int* length, Rows* rows) {
     SHARED_ARRAY(int, first, kScratch + 1);
     SHARED_ARRAY(int, tree, kScratch + 1);
     pdl_launch_dependents();
