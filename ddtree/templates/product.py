@@ -9,7 +9,7 @@ import numpy as np
 from ddtree.graph.op import OpError
 from ddtree.graph.tensor import DType, Tensor, Weight
 from ddtree.templates.kernel import Arg, Workspace
-from ddtree.templates.target import RESERVED, Target
+from ddtree.templates.target import RESERVED, SHARED_LIMIT, Target
 from ddtree.templates.tiles.rowwise import ceil_div
 
 TILE = 16  # weight rows of an mma
@@ -17,7 +17,7 @@ STEP = 32  # columns of two mma's: 16 contiguous bytes of x a lane
 MAX_SLICES = 8
 LONG = 128  # steps of a sum that is worth sharing among blocks
 MANY_ROWS, FEW_SLICES = 16_384, 2  # so many weight rows keep the memory busy without more slices
-RING = 98 * 1024  # bytes: fills an SM of the smallest target
+RING = 98 * 1024  # bytes of rings and their mbarriers: fills an SM of the smallest target
 
 
 def require_bf16(*operands: Tensor | Weight) -> None:
@@ -141,11 +141,11 @@ class Launch:
 
     @property
     def smem(self) -> int:
-        """Dynamic shared memory of a block: the rings, then the sums of the teams in their place."""
-        weights = self.team * self.stages * (self.m_tiles * self.bite * 1024 + 8)
+        """Dynamic shared memory of a block: the rings, then the sums of the teams in their place; an mbarrier a stage."""
+        weights = self.team * self.stages * self.m_tiles * self.bite * 1024
         x = self.x_stages * self.n_tiles * self.bite * 512
         sums = 8 * self.n_tiles * (TILE * self.block_tiles + 4) * 4
-        return self.warps * max(weights + x, sums)
+        return self.warps * (max(weights + x, sums) + 8 * self.team * self.stages)
 
     @property
     def suffix(self) -> str:
@@ -294,8 +294,8 @@ def launch(
         if tree
         else prefill_launch(product, rows, target, stages)
     )
-    if made.smem > RING:
+    if made.smem > SHARED_LIMIT:
         raise OpError(
-            f"tuning: {made.stages} stages need {made.smem} bytes of shared memory, at most {RING} fit; lower `stages`"
+            f"tuning: {made.stages} stages need {made.smem} bytes of shared memory, at most {SHARED_LIMIT} fit; lower `stages`"
         )
     return made

@@ -58,6 +58,7 @@ FAST: dict[str, str] = {
     "copy_never_waited_for": r"the thread exits with cp\.async copies that it never waited for",
     "bulk_of_odd_size": r"bulk_load: 24 bytes is not a positive multiple of 16",
     "bulk_never_waited_for": r"exits with a bulk copy in flight",
+    "mbarrier_overwritten": r"block \(0,0,0\): the mbarrier at smem\+\d+ was overwritten",
     "mbarrier_not_initialised": r"mbarrier: not initialised",
     "too_many_arrivals": r"mbarrier: more arrivals than its count 1 in one phase",
 }

@@ -17,8 +17,8 @@ import pytest
 from ddtree.graph.op import Op, OpError
 from ddtree.graph.ops import Linear
 from ddtree.graph.rows import RowTable
-from ddtree.templates.product import MANY_ROWS, RING, Launch, Product, fitted, launch
-from ddtree.templates.target import TARGETS, Target
+from ddtree.templates.product import MANY_ROWS, Launch, Product, fitted, launch
+from ddtree.templates.target import SHARED_LIMIT, TARGETS, Target
 from tests.ops.harness import (
     ROW_COUNTS,
     assert_close,
@@ -234,12 +234,12 @@ def test_launches_of_large_models(target: Target) -> None:
             for rows in (1, 8, 9, 16, 24, 33, 64):
                 made = launch(product, tensor(rows, inner_), target, tree=True, tuning={}, may_split=True)
                 chain = product.steps // made.slices * made.sequential
-                assert made.smem <= RING and made.slices == product.slices and made.sequential <= 8
+                assert made.smem <= SHARED_LIMIT and made.slices == product.slices and made.sequential <= 8
                 assert made.stages >= 2 or made.bite == chain
                 assert made.warps * made.sequential * made.split == made.slices
                 assert made.split == 1 or made.grid[0] * made.grid[1] <= target.sms
             prompt = [launch(product, tensor(n, inner_), target, tree=False, tuning={}) for n in (1, 16, 256, 4096)]
-            assert all(made.smem <= RING and made.stages >= 2 for made in prompt)
+            assert all(made.smem <= SHARED_LIMIT and made.stages >= 2 for made in prompt)
             assert len({made.slices for made in prompt}) == 1
 
 

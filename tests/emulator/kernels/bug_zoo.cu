@@ -164,6 +164,12 @@ KERNEL(128) bulk_never_waited_for(int* g) {
         bulk_load(smem_u32(smem), g, 64, smem_u32(smem) + 512);
     }
 }
+KERNEL(128) mbarrier_overwritten(int* g) {
+    INTS;
+    if (t == 0) mbar_init(smem_u32(smem), 1);
+    __syncthreads();
+    if (t == 64) smem[0] = t;
+}
 KERNEL(128) mbarrier_not_initialised(int* g) {
     INTS;
     mbar_arrive(smem_u32(smem));

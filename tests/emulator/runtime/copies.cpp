@@ -57,18 +57,32 @@ struct MBarrier {               // lies in the kernel's 8 bytes of shared memory
     unsigned parity() const { return count_and_parity >> 15; }
 };
 
+// An mbarrier's memory is the hardware's until the block ends: ordinary stores to it are undefined, even when nobody waits any more.
+static void require_intact(const Block& b, unsigned shared) {
+    const auto known = b.mbarriers.find(shared);
+    if (known != b.mbarriers.end() && memcmp(b.shared + shared, &known->second, sizeof known->second))
+        stop(format("block (%u,%u,%u): the mbarrier at smem+%u was overwritten", b.index.x, b.index.y, b.index.z, shared));
+}
+
+static void note(Block& b, const MBarrier* m) {
+    memcpy(&b.mbarriers[unsigned(reinterpret_cast<const unsigned char*>(m) - b.shared)], m, sizeof *m);
+}
+
 static MBarrier* mbarrier_at(unsigned shared, Site site) {
     auto* m = reinterpret_cast<MBarrier*>(from_shared(shared, 8, 8, "mbarrier", site));
     running()->site = site;
     check_access(m, sizeof *m, Access::atomic);
+    require_intact(*running()->block, shared);
     if (m->arrivals > m->count()) fail_at(site, "mbarrier: not initialised");
     return m;
 }
 
 static void complete_phase(MBarrier* m) {
+    note(*running()->block, m);
     if (m->arrivals || m->bytes) return;
     m->arrivals = uint16_t(m->count());
     m->count_and_parity ^= 0x8000;
+    note(*running()->block, m);
     machine.idle_yields = 0;
     publish(m);
 }
@@ -79,6 +93,7 @@ void mbarrier_init(unsigned shared, unsigned count, Site site) {
     running()->site = site;
     check_access(m, sizeof *m, Access::write);
     *m = {0, uint16_t(count), uint16_t(count)};
+    note(*running()->block, m);
 }
 
 void mbarrier_arrive(unsigned shared, unsigned expected_bytes, Site site) {
@@ -132,6 +147,7 @@ void check_finished_copies(const Block& b) {
     if (!b.bulk_copies.empty())
         stop(format("block (%u,%u,%u) exits with a bulk copy in flight: nobody waited for its mbarrier", b.index.x,
                     b.index.y, b.index.z));
+    for (const auto& known : b.mbarriers) require_intact(b, known.first);
 }
 
 }  // namespace emu

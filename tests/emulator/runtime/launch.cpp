@@ -117,6 +117,7 @@ static void start_block(Block& b, size_t slot, unsigned id) {
     b.fibers = &m.fibers[slot * threads];
     b.warps.assign((threads + 31) / 32, Warp{});
     b.bulk_copies.clear();
+    b.mbarriers.clear();
     b.shared = shared_of(slot);
     for (Barrier& barrier : b.barriers) barrier = Barrier{};
     poison_shared(b);

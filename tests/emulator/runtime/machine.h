@@ -3,6 +3,7 @@
 #include <csetjmp>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -102,6 +103,7 @@ struct Block {
     Barrier barriers[16];
     std::vector<Warp> warps;
     std::vector<BulkCopy> bulk_copies;
+    std::map<unsigned, uint64_t> mbarriers;   // shared address: what its memory must hold
     unsigned char* shared;  // static part, then dynamic part
 };
 

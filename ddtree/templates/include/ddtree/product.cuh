@@ -40,8 +40,12 @@ struct Plan {
     static constexpr int kX = Config::n_tiles * Config::bite * kPiece;             // bytes of a team's bite
     static constexpr int kWeightRing = Config::stages * kWeights, kXRing = Config::x_stages * kX;
     static constexpr int kXRings = kThreads / 32 * kWeightRing;                    // offset of the first ring of x
-    static constexpr int kBars = kXRings + Config::warps * kXRing;                 // offset of the mbarriers
+    static constexpr int kRings = kXRings + Config::warps * kXRing;
     static constexpr int kPitch = kRows + 4;  // floats of a token's sums; the four keep the fragments' stores free of conflicts
+    static constexpr int kSums = Config::warps * kTokens * kPitch * 4;             // bytes
+    // Offset of the mbarriers, behind all else: they stay barriers to the end. Sums in their place were seen to change when the
+    // GPU switched to another process.
+    static constexpr int kBars = kRings > kSums ? kRings : kSums;
     static_assert(kChain * Config::slices == Config::steps && 32 * Config::steps >= Config::inner, "whole slices");
     static_assert(Config::warps * Config::sequential * Config::split == Config::slices, "every slice once");
     static_assert((Config::slices & (Config::slices - 1)) == 0 && Config::sequential <= 8, "a balanced tree");
